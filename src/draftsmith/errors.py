@@ -1,0 +1,37 @@
+"""The errors that people see. Each message names the value, the place and the way out.
+
+The command line turns every `DraftsmithError` into one line on stderr and exit code 2; anything else is a bug and
+keeps its traceback.
+"""
+
+
+class DraftsmithError(Exception):
+    """Base of all errors that a user can act on."""
+
+
+class ConfigError(DraftsmithError):
+    """A setting is unknown, missing, or contradicts another one."""
+
+
+class DataError(DraftsmithError):
+    """Conversations, a token store or a prompt file cannot be used as they are."""
+
+
+class ModelError(DraftsmithError):
+    """A target or drafter cannot be loaded, or the two do not fit together."""
+
+
+class PlanError(DraftsmithError):
+    """No epoch can be planned from these lengths and settings."""
+
+
+class CheckpointError(DraftsmithError):
+    """A checkpoint or run directory is missing, damaged or belongs to another run."""
+
+
+class StageError(DraftsmithError):
+    """A stage of a running pipeline failed; carries stage, worker and item."""
+
+
+class ExportError(DraftsmithError):
+    """An exported drafter could not be written or does not read back as it was written."""

@@ -1,0 +1,71 @@
+"""The nouns that travel between rooms. All are frozen; shapes are given with every array.
+
+Legend: T tokens of one sample, B rows of a batch, S padded length of a batch, K tapped layers, H hidden size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """One chat. `messages` are OpenAI-style dictionaries with at least `role` and `content`."""
+
+    id: str
+    messages: tuple[dict[str, Any], ...]
+    tools: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class TokenizedSample:
+    """A conversation as the target sees it.
+
+    input_ids: int32 [T]. loss_mask: bool [T], true where the model itself would generate the token.
+    """
+
+    id: str
+    input_ids: npt.NDArray[np.int32]
+    loss_mask: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class BatchSpec:
+    """One planned batch: which samples, padded to what, at which place in the epoch."""
+
+    seq: int
+    epoch: int
+    bucket: int
+    samples: tuple[int, ...]
+    padded_length: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A collated batch, right-padded.
+
+    input_ids: int64 [B, S]. attention_mask, loss_mask: bool [B, S].
+    """
+
+    spec: BatchSpec
+    input_ids: torch.Tensor
+    attention_mask: torch.Tensor
+    loss_mask: torch.Tensor
+
+
+@dataclass(frozen=True)
+class FeatureBatch:
+    """A batch with the target's hidden states.
+
+    target_hidden: [B, S, K*H], the outputs of the tapped layers side by side, in the order of `target_layer_ids`.
+    """
+
+    batch: Batch
+    target_hidden: torch.Tensor
