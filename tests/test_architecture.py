@@ -25,6 +25,7 @@ LEVELS = {
     "records": 0,
     "config": 0,
     "errors": 0,
+    "files": 0,
 }
 ONLY = {"cli": {"run", "config", "errors"}, "flow": {"errors"}}
 
