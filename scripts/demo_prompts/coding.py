@@ -5,12 +5,28 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from demo_prompts import tasks_lists, tasks_numbers, tasks_tables, tasks_text
+from demo_prompts import (
+    tasks_list_limits,
+    tasks_lists,
+    tasks_measures,
+    tasks_numbers,
+    tasks_tables,
+    tasks_text,
+    tasks_text_parts,
+)
 from demo_prompts.mixing import crossed
 from demo_prompts.phrases import FUNCTIONS_IN_WORDS
 from demo_prompts.task import Task, draw
 
-TASKS: tuple[Task, ...] = (*tasks_lists.TASKS, *tasks_numbers.TASKS, *tasks_tables.TASKS, *tasks_text.TASKS)
+TASKS: tuple[Task, ...] = (
+    *tasks_list_limits.TASKS,
+    *tasks_lists.TASKS,
+    *tasks_numbers.TASKS,
+    *tasks_measures.TASKS,
+    *tasks_tables.TASKS,
+    *tasks_text_parts.TASKS,
+    *tasks_text.TASKS,
+)
 
 COMPLETE = (
     "Complete this Python function.",
