@@ -26,6 +26,7 @@ LEVELS = {
     "config": 0,
     "errors": 0,
     "files": 0,
+    "keyed": 0,
 }
 ONLY = {"cli": {"run", "config", "errors"}, "flow": {"errors"}}
 

@@ -32,7 +32,7 @@ def generate(
 def prefill(
     target: Target, prompts: Sequence[Sequence[int]], capacity: int, *, capture: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor | None, PositionCache]:
-    """Run right-padded prompts. Returns logits of each row's last token [B, V], hidden states [B, P, K*H], the cache."""
+    """Run right-padded prompts: logits of each last token [B, V], hidden states [B, P, K*H], the filled cache."""
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=target.device)
     input_ids_BP = torch.zeros(len(prompts), int(lengths.max()), dtype=torch.long, device=target.device)
     for row, prompt in enumerate(prompts):
