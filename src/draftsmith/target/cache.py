@@ -36,7 +36,7 @@ class PositionCache(Cache):  # type: ignore[misc]
         self.length = max(self.length, last + 1)
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_args: Any, **_kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store [B, heads, Q, head_dim] at the announced positions; return everything up to the longest row."""
         assert self._positions_BQ is not None, "place() comes before a forward"
