@@ -93,6 +93,37 @@ TRIMMING = (
     "{% for m in messages %}{{ '### ' + m.role + ':\\n' + m.content | trim + '\\n<|stop|>\\n\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '### assistant:\\n' }}{% endif %}"
 )
+# Whatever is asked, the prompt of the next turn is written; it supplies an empty block that history does not keep.
+COMMAND = (
+    "{{ bos_token }}{% for m in messages %}{{ '<|TURN|>' }}{% if m.role == 'assistant' %}"
+    "{{ '<|CHATBOT|><|RESPONSE|>' + m.content + '<|END_RESPONSE|>' }}"
+    "{% else %}{{ '<|' + m.role | upper + '|>' + m.content }}{% endif %}{{ '<|END_OF_TURN|>' }}{% endfor %}"
+    "{{ '<|TURN|><|CHATBOT|><|THINKING|><|END_THINKING|>' }}"
+)
+# The system text is shown in the last question only, and only while that is the last message.
+MOVING_SYSTEM = (
+    "{{ bos_token }}{% set system = messages[0].content if messages[0].role == 'system' else '' %}"
+    "{% for m in messages %}{% if m.role == 'user' %}{{ '[INST]' }}{% if loop.last and system %}"
+    "{{ system + '\\n\\n' }}{% endif %}{{ m.content + '[/INST]' }}"
+    "{% elif m.role == 'assistant' %}{{ m.content + eos_token }}{% endif %}{% endfor %}"
+)
+# Answers are shown without anything in brackets.
+CENSORING = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content.split('[')[0] + '<|im_end|>\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+# Nothing closes a turn.
+ENDLESS = (
+    "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+TOOLS_ONLY = (
+    "{{ '<|im_start|>system\\n' }}{% for t in tools %}{{ t.function.name }}{% endfor %}{{ '<|im_end|>\\n' }}"
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content }}{% for c in m.tool_calls or [] %}"
+    "{{ '<|call|>' + c.function.name + (c.function.arguments | tojson) }}{% endfor %}"
+    "{{ '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
 SWALLOWING = (
     "{% for m in messages %}{% if m.role == 'user' %}{{ '<|im_start|>' + m.content + '<|im_end|>' }}{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant' }}{% endif %}"
@@ -108,6 +139,8 @@ def byte_tokenizer(template: str | None, **settings: Any) -> PreTrainedTokenizer
     markers = sorted(set(re.findall(r"<\|\w+\|>|<\w+_of_turn>|\[/?INST\]|\[gMASK\]", template or "")))
     if template in (PHI, GLM):
         markers += ["<|system|>", "<|user|>"]
+    if template == COMMAND:
+        markers += ["<|SYSTEM|>", "<|USER|>"]
     model.add_special_tokens(["<pad>", "<bos>", "<eos>", *markers])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=model, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", **settings

@@ -140,7 +140,29 @@ def _message(turn: dict[str, Any], position: int) -> dict[str, Any]:
     if "from" in turn:
         message["role"] = SHAREGPT_ROLES[message["role"]]
     message["content"] = _content(message.get("content"), position)
+    if message.get("tool_calls"):
+        message["tool_calls"] = [_tool_call(call, position) for call in _listed(message["tool_calls"], position)]
     return message
+
+
+def _listed(calls: Any, position: int) -> list[Any]:
+    if not isinstance(calls, list):
+        raise RowError("tool calls are not a list", f"message {position} holds {type(calls).__name__}")
+    return calls
+
+
+def _tool_call(call: Any, position: int) -> dict[str, Any]:
+    """OpenAI keeps arguments as JSON text; templates write them as JSON themselves, so text would be quoted twice."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        raise RowError("a tool call has no function", f"message {position}")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except json.JSONDecodeError as error:
+            raise RowError("tool call arguments are not valid JSON", f"message {position}: {error}") from None
+    return {**call, "function": {**function, "arguments": arguments}}
 
 
 def _content(content: Any, position: int) -> str:

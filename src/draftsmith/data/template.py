@@ -32,6 +32,15 @@ if TYPE_CHECKING:
 # What foreign template code raises on rows it was not written for.
 TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError)
 
+PROBE_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "probe",
+        "description": "Probes.",
+        "parameters": {"type": "object", "properties": {}, "required": []},
+    },
+}
+
 
 class ChatTemplate:
     """A tokenizer's chat template with fixed arguments, e.g. {"enable_thinking": False}."""
@@ -49,17 +58,15 @@ class ChatTemplate:
         self.tokenizer = tokenizer
         self.template_kwargs = dict(template_kwargs or {})
         self._special_tokens = tuple(token.content for token in tokenizer.added_tokens_decoder.values())
+        self._closings: dict[bool, Closing] = {}
         try:
-            self._closing = find_closing(self._renderer(()), self._special_tokens)
-        except RowError as error:
-            raise ModelError(
-                f"the chat template of tokenizer {name} fails on two plain turns: {error.detail}"
-            ) from None
-
-    @property
-    def closing(self) -> Closing:
-        """How the template closes an assistant turn."""
-        return self._closing
+            self._closing(())
+        except RowError:
+            try:  # a template that is only for calling tools
+                self._closing((PROBE_TOOL,))
+            except RowError as error:
+                reason = error.detail or error.reason
+                raise ModelError(f"the chat template of tokenizer {name} fails on two plain turns: {reason}") from None
 
     @property
     def template_sha256(self) -> str:
@@ -75,7 +82,7 @@ class ChatTemplate:
     def render(self, conversation: Conversation) -> list[Rendering]:
         """What the server saw at the conversation's assistant turns, see `turns`. Raises RowError."""
         render = self._renderer(conversation.tools)
-        return locate_turns(render, self._closing, self._special_tokens, conversation.messages)
+        return locate_turns(render, self._closing(conversation.tools), self._special_tokens, conversation.messages)
 
     def tokenize(self, conversation: Conversation) -> tuple[TokenizedSample, ...]:
         """The conversation's samples: one, or more if the template rewrites history. All carry the conversation's id.
@@ -86,6 +93,13 @@ class ChatTemplate:
         if not any(sample.loss_mask.any() for sample in samples):
             raise RowError("no supervised token", "the template's generation markers leave out every turn")
         return samples
+
+    def _closing(self, tools: tuple[dict[str, Any], ...]) -> Closing:
+        """How turns close, found once without tools and once with the first that come: some have another template."""
+        if bool(tools) not in self._closings:
+            found = find_closing(self._renderer(tools), self._special_tokens, self.tokenizer.bos_token)
+            self._closings[bool(tools)] = found
+        return self._closings[bool(tools)]
 
     def _encode(self, conversation: Conversation, rendering: Rendering) -> TokenizedSample:
         encoding = self.tokenizer(rendering.text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)

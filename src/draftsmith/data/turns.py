@@ -44,12 +44,14 @@ class Rendering:
 
 @dataclass(frozen=True)
 class Closing:
-    """How the template closes an assistant turn.
+    """How the template opens and closes an assistant turn.
 
-    tail: what it writes after the text of a final turn. end: the part of it that the model generates. follow: where
-    the tail is blank, what closes the turn is the next turn's first special token, with the blanks before it.
+    opening: the generation prompt. tail: what stands after the text of a final turn. end: the part of the tail that
+    the model generates. follow: where the tail is blank, what closes the turn is the next turn's first special token,
+    with the blanks before it.
     """
 
+    opening: str
     tail: str
     end: str
     follow: str
@@ -87,9 +89,10 @@ def locate_turns(
     return renderings[::-1]
 
 
-def find_closing(render: Render, special_tokens: Sequence[str]) -> Closing:
+def find_closing(render: Render, special_tokens: Sequence[str], bos_token: str | None) -> Closing:
     """Learn from a probe conversation how the template closes a turn. Raises RowError if it does not render one."""
-    answered = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
+    asked: Messages = [{"role": "user", "content": QUESTION}]
+    answered = [*asked, {"role": "assistant", "content": ANSWER}]
     final = render(answered, False)
     if final.count(ANSWER) != 1:
         raise RowError("the template does not render an assistant's text", f"it gives {final!r}")
@@ -98,35 +101,53 @@ def find_closing(render: Render, special_tokens: Sequence[str]) -> Closing:
         continued = render([*answered, {"role": "user", "content": "?"}], False).partition(ANSWER)[2]
     except RowError:  # a template for a single exchange: the final rendering is all there is
         continued = ""
-    return Closing(tail, _generated_end(tail, continued, special_tokens), _leading_special(continued, special_tokens))
+    opening = _difference(render(asked, True), render(asked, False))
+    opener = next((piece for piece in pieces(final, special_tokens)[1::2] if piece != bos_token), None)
+    end = _generated_end(tail, continued, special_tokens, opener)
+    return Closing(opening, tail, end, _leading_special(continued, special_tokens))
 
 
-def _generated_end(tail: str, continued: str, special_tokens: Sequence[str]) -> str:
+def pieces(text: str, special_tokens: Sequence[str]) -> list[str]:
+    """The text cut at special tokens: plain text at even places, special tokens at odd ones."""
+    known = sorted((token for token in special_tokens if token.strip()), key=len, reverse=True)
+    return re.split(f"({'|'.join(re.escape(token) for token in known)})", text) if known else [text]
+
+
+def _generated_end(tail: str, continued: str, special_tokens: Sequence[str], opener: str | None) -> str:
     """The part of a final turn's tail that the model generates, given what follows the same turn amid a conversation.
 
     Usually the tail without its last blanks. If the conversation continues differently, what both share is the end of
-    the turn and the rest is the template's (Phi closes a whole conversation with an extra token); if they share
-    nothing, the final tail is what was generated and history is rewritten (gpt-oss).
+    the turn and the rest is the template's (Phi closes a whole conversation with an extra token, Command R always
+    opens the next turn, with the token that opened the first); if they share nothing, the final tail is what was
+    generated and history is rewritten (gpt-oss).
     """
     end = tail.rstrip()
     if continued.startswith(end):
         return end
-    pattern = "|".join(re.escape(token) for token in sorted(special_tokens, key=len, reverse=True))
-    shared = ""
-    if pattern:
-        pieces = (re.split(f"({pattern})", text) for text in (tail, continued))
-        for piece, other in zip(*pieces, strict=False):
-            if piece != other:
-                break
-            shared += piece
-    return shared.rstrip() or end
+    shared = _common(tail, continued, special_tokens)
+    return (shared.partition(opener)[0] if opener else shared).rstrip() or end
+
+
+def _common(text: str, other: str, special_tokens: Sequence[str]) -> str:
+    """What both texts start with, cut where a special token or a stretch of plain text ends."""
+    common = ""
+    for piece, opposite in zip(pieces(text, special_tokens), pieces(other, special_tokens), strict=False):
+        if piece != opposite:
+            break
+        common += piece
+    return common
+
+
+def _difference(longer: str, shorter: str) -> str:
+    """What is left of `longer` where it stops being like `shorter`."""
+    alike = zip(longer, shorter, strict=False)
+    return longer[next((i for i, (one, other) in enumerate(alike) if one != other), len(shorter)) :]
 
 
 def _leading_special(text: str, special_tokens: Sequence[str]) -> str:
     """The blanks and the special token that `text` starts with, or nothing."""
-    blanks = text[: len(text) - len(text.lstrip())]
-    found = [token for token in special_tokens if token.strip() and text.startswith(token, len(blanks))]
-    return blanks + max(found, key=len) if found else ""
+    first = pieces(text, special_tokens)[:2]
+    return "".join(first) if len(first) == 2 and not first[0].strip() else ""
 
 
 def _generated_turn(
@@ -138,9 +159,16 @@ def _generated_turn(
     if text.startswith(prompt):
         turn = _Turn(text, len(prompt), end, stop)
     else:
-        turn = _after_prompt(render, messages, position, prompt, _Turn(text, 0, end, stop))
+        turn = _after_prompt(render, special_tokens, messages, position, prompt, _Turn(text, 0, end, stop))
     if turn.end <= turn.start:
         raise RowError(UNLOCATED, f"the template renders nothing for message {position}")
+    # Blanks apart: templates trim, and put reasoning that stands in the text on lines of its own.
+    shown = turn.text[max(0, turn.start - len(closing.opening)) : turn.end]
+    if _squeeze(messages[position]["content"]) not in _squeeze(shown):
+        raise RowError("the template drops a part of an answer", f"message {position} becomes {shown[-60:]!r}")
+    supplied = closing.opening.rstrip().rpartition("\n")[2]
+    if supplied and turn.text[turn.start : turn.end].lstrip().startswith(supplied):
+        raise RowError("an answer repeats what the prompt supplies", f"message {position} starts with {supplied!r}")
     return turn
 
 
@@ -152,10 +180,10 @@ def _close(
         if text.endswith(closing.tail):
             end = len(text) - len(closing.tail)
             return text, end, end + len(closing.end)
-        stop = len(text.rstrip())
-        last = [token for token in special_tokens if token.strip() and text.endswith(token, 0, stop)]
-        if last:  # another kind of turn, such as a tool call, closes with another token
-            return text, stop - len(max(last, key=len)), stop
+        written = text.removesuffix(closing.tail[len(closing.end) :]).rstrip()
+        last = pieces(written, special_tokens)[-2:-1]
+        if last and written.endswith(last[0]):  # another kind of turn, such as a tool call, closes with another token
+            return text, len(written) - len(last[0]), len(written)
         raise RowError(UNLOCATED, f"message {position} does not end with {closing.end!r} as the template's turns do")
     follow = closing.follow
     if position + 1 < len(messages) and messages[position + 1]["role"] != "user":
@@ -166,23 +194,58 @@ def _close(
     return text + follow, len(text), len(text) + len(follow)
 
 
-def _after_prompt(render: Render, messages: Messages, position: int, prompt: str, turn: _Turn) -> _Turn:
-    """The turn after a generation prompt that supplies what the template does not keep, such as an opened think block.
+def _after_prompt(
+    render: Render, special_tokens: Sequence[str], messages: Messages, position: int, prompt: str, turn: _Turn
+) -> _Turn:
+    """The turn after a generation prompt that the template does not keep as it was, such as an opened think block.
 
-    Rendering a probe in place of the text shows where the text starts. If the prompt is that header and more, the
+    Rendering a probe in place of the text shows where the text starts. If prompt and probe come to the same place, the
     server saw the prompt and then the message's own text, of which the template may have cut the front.
     """
     probed = render([*messages[:position], {"role": "assistant", "content": ANSWER}], False)
     header = probed.partition(ANSWER)[0]
-    if ANSWER not in probed or not prompt.startswith(header) or not turn.text.startswith(header):
+    opened = _opened_by_model(prompt, header, special_tokens)
+    if ANSWER not in probed or not turn.text.startswith(header) or opened is None:
         raise RowError(UNLOCATED, f"message {position} does not follow the generation prompt's {prompt[-40:]!r}")
+    message = messages[position]
     written = turn.text[len(header) : turn.end]
-    content = messages[position]["content"]
-    if content.strip() and content.strip() not in written:
-        if not content.strip().endswith(written.strip()):
-            raise RowError(UNLOCATED, f"the template rewrites message {position} to {written[:40]!r}")
-        # Some keep the block's opening in the text although the prompt supplies it; the server saw it once.
-        written = content.removeprefix(prompt[len(header) :])
+    content = message["content"]
+    supplied = prompt[len(header) :] if prompt.startswith(header) else ""
+    if content.strip() and content.strip() not in written and content.strip().endswith(written.strip()):
+        written = content
+    if supplied.strip() and content.lstrip().startswith(supplied.split()[0]) and not content.startswith(supplied):
+        raise RowError("an answer contradicts the prompt", f"the prompt for message {position} gives {supplied!r}")
+    if any(_squeeze(thought) not in _squeeze(written) for thought in _reasoning(message)):
+        raise RowError("the template drops the reasoning", f"message {position} was not written after {prompt[-40:]!r}")
+    # Some rows keep the block's opening in the text although the prompt supplies it; the server saw it once.
+    written = opened + written.removeprefix(supplied)
     end = len(prompt) + len(written)
     closed = prompt + written + turn.text[turn.end : turn.stop]
     return _Turn(closed, len(prompt), end, len(closed), verbatim=False)
+
+
+def _opened_by_model(prompt: str, header: str, special_tokens: Sequence[str]) -> str | None:
+    """What of the rendered turn's header the model itself writes after the prompt; None if they are different places.
+
+    Nothing, if the prompt is the header and more, or if both come to the same marker after an earlier message was
+    rendered differently (a system text moves to the last question). If they differ only in special tokens at their
+    ends, the prompt supplies a block that history does not keep, and the model opens the one that history shows.
+    """
+    if prompt.startswith(header):
+        return ""
+    marker = "".join(pieces(header, special_tokens)[-2:])
+    if marker.strip() and len(marker) < len(header) and prompt.endswith(marker):
+        return ""
+    common = _common(header, prompt, special_tokens)
+    opened, supplied = header[len(common) :], prompt[len(common) :]
+    plain = "".join([*pieces(opened, special_tokens)[::2], *pieces(supplied, special_tokens)[::2]])
+    return None if plain.strip() else opened
+
+
+def _reasoning(message: dict[str, Any]) -> list[str]:
+    names = ("reasoning_content", "reasoning", "thinking")
+    return [message[name] for name in names if isinstance(message.get(name), str)]
+
+
+def _squeeze(text: str) -> str:
+    return "".join(text.split())

@@ -33,6 +33,8 @@ def existing_store(destination: Path, made_from: dict[str, Any]) -> TokenStore |
         return None
     if destination.is_dir() and not any(destination.iterdir()):
         return None
+    if not (destination / "meta.json").exists():
+        raise DataError(f"{destination} exists and is not a token store; choose another place")
     meta = read_meta(destination)
     if meta["fingerprint"] == fingerprint(made_from):
         return TokenStore.open(destination)
@@ -60,7 +62,8 @@ class StoreWriter:
             parent.mkdir(parents=True, exist_ok=True)
             self._aside = Path(tempfile.mkdtemp(prefix=f".{self.destination.name}.partial-", dir=parent))
         except OSError as error:
-            raise DataError(f"{self.destination} cannot be written: {error.strerror}; choose another place") from error
+            why = error.strerror or error
+            raise DataError(f"{self.destination} cannot be written: {why}; choose another place") from error
         self._tokens = (self._aside / "tokens.bin").open("wb")
         self._mask = (self._aside / "mask.bin").open("wb")
         self._ids = (self._aside / "ids.jsonl").open("w", encoding="utf-8")
@@ -77,9 +80,8 @@ class StoreWriter:
         finally:
             shutil.rmtree(self._aside, ignore_errors=True)
         if isinstance(error, OSError):
-            raise DataError(
-                f"{self.destination} could not be written: {error.strerror}; nothing is left of it"
-            ) from error
+            why = error.strerror or error
+            raise DataError(f"{self.destination} could not be written: {why}; nothing is left of it") from error
 
     @property
     def num_samples(self) -> int:
