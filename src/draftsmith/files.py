@@ -62,6 +62,11 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def short_hash(value: Any) -> str:
+    """16 hexadecimal digits that name a JSON value, for directories of derived files."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
 def write_manifest(directory: Path, **extra: Any) -> None:
     """Record size and SHA-256 of every file of `directory` in MANIFEST.json, beside `extra` facts."""
     files = {

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from draftsmith.data.readers import Rejection, RowError, read_conversations
 from draftsmith.data.store import Accounting, TokenStore
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 CODE_VERSION = 1  # raise it when the same rows would give other tokens or another mask
 Row = tuple[int, Conversation | Rejection]
+Truncated = Literal["exclude", "cut"]
 
 
 def prepare(
@@ -29,13 +30,15 @@ def prepare(
     *,
     max_length: int,
     holdout: float,
+    truncated: Truncated = "exclude",
     strict: bool = False,
     template_kwargs: Mapping[str, Any] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> TokenStore:
     """Tokenise `source`, a JSONL file or conversations with answers, into a store at `destination`.
 
-    A store that was made from exactly the same is reused. `progress` is called with the number of rows read so far.
+    Answers that were cut at a limit are excluded, or with truncated="cut" used without their closing token. A store
+    that was made from exactly the same is reused. `progress` is called with the number of rows read so far.
     Raises DataError if the source is missing or empty, if another store stands there, if no row is usable, and, when
     strict, at the first row that is not; ModelError if the tokenizer cannot be used. Failing leaves nothing behind.
     """
@@ -46,6 +49,7 @@ def prepare(
         "max_length": max_length,
         "rows_sha256": _rows_sha256(source),
         "template_kwargs": dict(template_kwargs or {}),
+        "truncated": truncated,
         "template_sha256": template.template_sha256,
         "tokenizer_sha256": template.tokenizer_sha256,
         "vocab_size": len(tokenizer),
@@ -56,7 +60,15 @@ def prepare(
     rows = read_conversations(source, strict=strict) if isinstance(source, Path) else _numbered(source)
     name = str(source) if isinstance(source, Path) else "the conversations"
     with StoreWriter(destination) as writer:
-        accounting = _fill(writer, template, rows, name=name, max_length=max_length, strict=strict, progress=progress)
+        accounting = _fill(
+            writer,
+            template,
+            _without_truncated(rows) if truncated == "exclude" else rows,
+            name=name,
+            max_length=max_length,
+            strict=strict,
+            progress=progress,
+        )
         if accounting.num_kept == 0:
             raise DataError(_nothing_kept(name, accounting))
         return writer.commit(made_from, accounting)
@@ -114,6 +126,13 @@ def _cut(sample: TokenizedSample, max_length: int) -> TokenizedSample:
     return TokenizedSample(sample.id, sample.input_ids[:max_length], sample.loss_mask[:max_length])
 
 
+def _without_truncated(rows: Iterable[Row]) -> Iterator[Row]:
+    for line, row in rows:
+        if isinstance(row, Conversation) and row.truncated:
+            row = Rejection(line, "an answer was cut at a limit", "data.truncated=cut would use it without its end")
+        yield line, row
+
+
 def _numbered(conversations: Sequence[Conversation]) -> Iterator[Row]:
     if not conversations:
         raise DataError("there are no conversations to prepare")
@@ -125,7 +144,8 @@ def _rows_sha256(source: Path | Sequence[Conversation]) -> str:
     digest = hashlib.sha256()
     if not isinstance(source, Path):
         for row in source:
-            digest.update(json.dumps([row.id, row.messages, row.tools], sort_keys=True).encode() + b"\n")
+            known = [row.id, row.messages, row.tools, row.truncated]
+            digest.update(json.dumps(known, sort_keys=True).encode() + b"\n")
         return digest.hexdigest()
     try:
         with source.open("rb") as file:

@@ -87,7 +87,8 @@ def parse_row(text: bytes) -> Conversation:
     messages = tuple(_messages(row))
     _check_turns(messages)
     tools = _tools(row.get("tools"))
-    return Conversation(id=_row_id(row, messages, tools), messages=messages, tools=tools)
+    name = _row_id(row, messages, tools)
+    return Conversation(id=name, messages=messages, tools=tools, truncated=row.get("truncated") is True)
 
 
 def content_id(messages: tuple[dict[str, Any], ...], tools: tuple[dict[str, Any], ...] = ()) -> str:

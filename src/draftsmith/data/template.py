@@ -109,8 +109,10 @@ class ChatTemplate:
         loss_mask = np.zeros(len(input_ids), dtype=np.bool_)
         for (start, stop), end in zip(rendering.spans, rendering.ends, strict=True):
             spoken = (starts >= start) & (starts < end) & marked
+            closing = (starts >= end) & (starts < stop)
             if spoken.any():
-                loss_mask |= spoken | ((starts >= end) & (starts < stop))
+                # The model did not close a turn that was cut at a limit, so its closing token teaches nothing true.
+                loss_mask |= spoken if conversation.truncated else spoken | closing
         return TokenizedSample(id=conversation.id, input_ids=input_ids, loss_mask=loss_mask)
 
     def _marked(

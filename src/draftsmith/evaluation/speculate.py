@@ -17,8 +17,7 @@ import torch
 from draftsmith.drafter import Drafter
 from draftsmith.drafter.model import KeysValues
 from draftsmith.errors import ModelError
-from draftsmith.target import Target
-from draftsmith.target.generate import prefill
+from draftsmith.target import Target, prefill
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class Speed:
     baseline_tokens_per_s: float
     speculative_tokens_per_s: float
     predicted_speedup: float
-    num_prompts: int
+    num_timed_prompts: int
 
     @property
     def speedup(self) -> float:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from draftsmith.data.synthetic import synthetic_prompts
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+from make_tiny_prompts import synthetic_prompts
 
 
 def test_the_same_seed_gives_the_same_prompts_and_fewer_are_the_first_of_more() -> None:

@@ -1,9 +1,15 @@
-"""Short questions from a small generator, the same for the same seed: food for tests and for configs/tiny-cpu.toml."""
+"""Short questions from a small generator, the same for the same seed: the prompts of configs/tiny-cpu.toml.
+
+python scripts/make_tiny_prompts.py --num 400 --out prompts.jsonl
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 from draftsmith.data.readers import content_id
 from draftsmith.records import Conversation
@@ -61,3 +67,17 @@ def _sort(draw: random.Random) -> str:
 
 
 GAMES: tuple[Callable[[random.Random], str], ...] = (_sum, _product, _count_on, _repeat, _spell, _reverse, _sort)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--num", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    rows = [{"id": row.id, "messages": list(row.messages)} for row in synthetic_prompts(arguments.num, arguments.seed)]
+    arguments.out.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
