@@ -8,6 +8,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before any import of a hub client: no test
 os.environ["COLUMNS"] = "200"
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from draftsmith.config import TargetConfig
 from draftsmith.drafter import Drafter
 from draftsmith.target import Target, generate, load_target, load_tokenizer
 from draftsmith.training import TrainState, train_step
-from helpers import feature_batch, new_drafter, tiny_config
+from helpers import CONFIGS, chat_row, draftsmith, feature_batch, new_drafter, tiny_config, write_jsonl
 
 torch.set_num_threads(1)
 
@@ -67,3 +68,36 @@ def trained(target: Target, prompts: list[list[int]], answers: list[list[int]]) 
     for _ in range(25):
         train_step(state, item, target, config, progress=0.3)
     return drafter.requires_grad_(False)
+
+
+@pytest.fixture(scope="session")
+def conversations(tmp_path_factory: pytest.TempPathFactory, target: Target, tokenizer: Any) -> Path:
+    """Forty conversations that the tiny target answered, as a file."""
+    questions = [f"{question} {number}" for question in QUESTIONS for number in range(8)]
+    turns = [[{"role": "user", "content": question}] for question in questions]
+    asked = [list(tokenizer.apply_chat_template(t, add_generation_prompt=True, return_dict=False)) for t in turns]
+    texts = [tokenizer.decode(ids) for ids in generate(target, asked, max_new_tokens=24)]
+    rows = [chat_row(q, text, f"c{i}") for i, (q, text) in enumerate(zip(questions, texts, strict=True))]
+    return write_jsonl(tmp_path_factory.mktemp("conversations") / "conversations.jsonl", rows)
+
+
+@pytest.fixture(scope="session")
+def settings_of_run(conversations: Path) -> list[str]:
+    """Overrides of configs/tiny-cpu.toml that make a run of seconds."""
+    return [
+        f"data.conversations={conversations}",
+        "data.holdout=0.15",
+        "train.max_steps=8",
+        "eval.num_prompts=3",
+        "eval.max_new_tokens=12",
+        "eval.num_timed=1",
+    ]
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory, settings_of_run: list[str]) -> Path:
+    """A run directory made by `draftsmith train`. Tests must not change it."""
+    run = tmp_path_factory.mktemp("runs") / "finished"
+    done = draftsmith("train", CONFIGS / "tiny-cpu.toml", *settings_of_run, f"run.dir={run}")
+    assert done.code == 0, done.err
+    return run

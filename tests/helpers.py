@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -10,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import nn
 
@@ -148,14 +149,15 @@ class Finished:
     err: str
 
 
-def draftsmith(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *arguments: object) -> Finished:
+def draftsmith(*arguments: object) -> Finished:
     """Run the command line in this process, as the installed script would."""
-    monkeypatch.setattr(sys, "argv", ["draftsmith", *map(str, arguments)])
-    capfd.readouterr()
-    code = 0
+    out, err, code, before = io.StringIO(), io.StringIO(), 0, sys.argv
+    sys.argv = ["draftsmith", *map(str, arguments)]
     try:
-        main()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
     except SystemExit as stop:
         code = int(stop.code or 0)
-    out, err = capfd.readouterr()
-    return Finished(code, out, err)
+    finally:
+        sys.argv = before
+    return Finished(code, out.getvalue(), err.getvalue())
