@@ -55,6 +55,7 @@ class DataConfig(Section):
     truncated: Literal["exclude", "cut"] = Field(
         default="exclude", description="Answers cut at a limit: leave out, or use without an end-of-turn token."
     )
+    limit: int | None = Field(default=None, ge=1, description="Use only the first rows of data.conversations.")
     holdout: float = Field(default=0.05, ge=0, lt=1, description="Share of conversations held out, chosen by id.")
 
     @model_validator(mode="after")

@@ -187,6 +187,7 @@ def _open_store(config: RunConfig, tokenizer: Any, run: Path) -> TokenStore:
             max_length=config.data.max_length,
             holdout=config.data.holdout,
             truncated=config.data.truncated,
+            limit=config.data.limit,
         )
     if len(store.train_indices) == 0:
         raise DataError(f"{store.path} has no sample to train on; lower data.holdout or add conversations")
@@ -231,18 +232,19 @@ def _specs(plan: EpochPlan, store: TokenStore) -> Iterator[BatchSpec]:
 
 
 def _features_on_disk(config: RunConfig, store: TokenStore, target: Target) -> FeatureCache:
-    """Hidden states of all samples, made now unless an earlier run on the same data left them."""
+    """Hidden states of all training samples, made now unless an earlier run on the same data left them."""
     made_from = [store.fingerprint, config.target.model, config.target.revision, str(target.dtype), target.layer_ids]
     directory = cache_root() / "features" / short_hash(made_from)
-    offsets = np.concatenate([[0], np.cumsum(store.lengths)])
+    trained = np.zeros(len(store), dtype=np.int64)
+    trained[store.train_indices] = store.lengths[store.train_indices]
+    offsets = np.concatenate([[0], np.cumsum(trained)])
     cache = open_cache(directory, offsets)
     if cache is not None:
         return cache
     # Small batches of one length keep the working set in the processor's cache and waste little padding.
     settings = PlanSettings(max_tokens=max(1536, int(store.lengths.max())), order="sequential")
-    plan = build_plan(store.lengths, settings, seed=0)
-    specs = (BatchSpec(p.seq, 0, p.bucket, tuple(p.samples.tolist()), p.padded_length) for p in plan)
-    batches = ((spec.samples, data.collate(store, spec).input_ids) for spec in specs)
+    plan = build_plan(store.lengths[store.train_indices], settings, seed=0)
+    batches = ((spec.samples, data.collate(store, spec).input_ids) for spec in _specs(plan, store))
     start, total = time.monotonic(), int(offsets[-1])
     with Progress("reading the target's hidden states") as progress:
         return capture(

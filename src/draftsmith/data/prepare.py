@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,21 +32,24 @@ def prepare(
     max_length: int,
     holdout: float,
     truncated: Truncated = "exclude",
+    limit: int | None = None,
     strict: bool = False,
     template_kwargs: Mapping[str, Any] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> TokenStore:
     """Tokenise `source`, a JSONL file or conversations with answers, into a store at `destination`.
 
-    Answers that were cut at a limit are excluded, or with truncated="cut" used without their closing token. A store
-    that was made from exactly the same is reused. `progress` is called with the number of rows read so far.
-    Raises DataError if the source is missing or empty, if another store stands there, if no row is usable, and, when
-    strict, at the first row that is not; ModelError if the tokenizer cannot be used. Failing leaves nothing behind.
+    Answers that were cut at a limit are excluded, or with truncated="cut" used without their closing token. `limit`
+    reads only the first rows. A store that was made from exactly the same is reused. `progress` is called with the
+    number of rows read so far. Raises DataError if the source is missing or empty, if another store stands there, if
+    no row is usable, and, when strict, at the first row that is not; ModelError if the tokenizer cannot be used.
+    Failing leaves nothing behind.
     """
     template = ChatTemplate(tokenizer, template_kwargs)
     made_from = {
         "code_version": CODE_VERSION,
         "holdout": holdout,
+        "limit": limit,
         "max_length": max_length,
         "rows_sha256": _rows_sha256(source),
         "template_kwargs": dict(template_kwargs or {}),
@@ -58,6 +62,7 @@ def prepare(
     if existing is not None:
         return existing
     rows = read_conversations(source, strict=strict) if isinstance(source, Path) else _numbered(source)
+    rows = islice(rows, limit)
     name = str(source) if isinstance(source, Path) else "the conversations"
     with StoreWriter(destination) as writer:
         accounting = _fill(

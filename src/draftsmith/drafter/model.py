@@ -36,6 +36,18 @@ def rotate(states_BNTD: torch.Tensor, table: Rotary) -> torch.Tensor:
     return (states_BNTD.float() * cosine + turned * sine).to(states_BNTD.dtype)
 
 
+class RMSNorm(nn.Module):
+    """Root-mean-square norm in the precision of its input; the weight stays an fp32 master."""
+
+    def __init__(self, size: int, *, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(states, self.weight.shape, self.weight.to(states.dtype), self.eps)
+
+
 class Attention(nn.Module):
     """Attention of block queries over context and block."""
 
@@ -51,8 +63,8 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(hidden, self.num_kv_heads * head_dim, bias=False)
         self.v_proj = nn.Linear(hidden, self.num_kv_heads * head_dim, bias=False)
         self.o_proj = nn.Linear(self.num_heads * head_dim, hidden, bias=False)
-        self.q_norm = nn.RMSNorm(head_dim, eps=shape.rms_norm_eps)
-        self.k_norm = nn.RMSNorm(head_dim, eps=shape.rms_norm_eps)
+        self.q_norm = RMSNorm(head_dim, eps=shape.rms_norm_eps)
+        self.k_norm = RMSNorm(head_dim, eps=shape.rms_norm_eps)
 
     def keys_values(self, states_BTH: torch.Tensor, table: Rotary) -> KeysValues:
         keys = self.k_norm(self._heads(self.k_proj(states_BTH), self.num_kv_heads))
@@ -93,9 +105,9 @@ class Layer(nn.Module):
 
     def __init__(self, shape: DrafterShape) -> None:
         super().__init__()
-        self.input_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.input_layernorm = RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
         self.self_attn = Attention(shape)
-        self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
         self.mlp = FeedForward(shape)
 
     def forward(
@@ -112,9 +124,9 @@ class Drafter(nn.Module):
         super().__init__()
         self.shape = shape
         self.fc = nn.Linear(len(shape.target_layer_ids) * shape.hidden_size, shape.hidden_size, bias=False)
-        self.hidden_norm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.hidden_norm = RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
-        self.norm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.norm = RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
 
     def context(self, target_hidden_BCX: torch.Tensor, positions_BC: torch.Tensor) -> list[KeysValues]:
         """Keys and values of every layer for the target's hidden states [B, C, K*H] at these positions."""
