@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import html
+import textwrap
 from collections.abc import Sequence
 
 from draftsmith.plan.plots import FloatArray, OrderPicture, bucket_color
 
 _WIDTH, _LEFT, _PANEL = 1080, 70, 930
-_HEIGHT = 560  # of one order
+_HEIGHT = 590  # of one order
 
 
 def svg_of(pictures: Sequence[OrderPicture]) -> str:
@@ -47,17 +48,20 @@ def _legend(num_buckets: int) -> str:
 def _order(picture: OrderPicture, top: int) -> str:
     parts = [
         f'<text x="{_LEFT}" y="{top + 18}" font-size="16" font-weight="bold">{html.escape(picture.policy)}</text>',
-        _label(_LEFT + 140, top + 18, picture.verdict.partition(": ")[2], color="#444"),
-        _label(_LEFT, top + 42, "share of every bucket, over the epoch"),
-        _columns(picture.shares, top + 48, 90),
-        _label(_LEFT, top + 160, f"the first {len(picture.head)} batches"),
-        _label(_LEFT + _PANEL // 2 + 10, top + 160, f"the last {len(picture.tail)} batches"),
-        _stripes(picture.head.tolist(), _LEFT, top + 166, picture.shares.shape[1]),
-        _stripes(picture.tail.tolist(), _LEFT + _PANEL // 2 + 10, top + 166, picture.shares.shape[1]),
-        _label(_LEFT, top + 228, "batches ahead (+) or behind (-) of the bucket's share"),
-        _lines(picture.drift, top + 234, 120),
-        _label(_LEFT, top + 384, "share of every bucket in what remains"),
-        _lines(picture.remaining, top + 390, 120, low=0.0, high=1.0),
+        *(
+            _label(_LEFT, top + 36 + 15 * line, text, color="#444")
+            for line, text in enumerate(textwrap.wrap(picture.verdict.partition(": ")[2], 150)[:2])
+        ),
+        _label(_LEFT, top + 72, "share of every bucket, over the epoch"),
+        _columns(picture.shares, top + 78, 90),
+        _label(_LEFT, top + 190, f"the first {len(picture.head)} batches"),
+        _label(_LEFT + _PANEL // 2 + 10, top + 190, f"the last {len(picture.tail)} batches"),
+        _stripes(picture.head.tolist(), _LEFT, top + 196, picture.shares.shape[1]),
+        _stripes(picture.tail.tolist(), _LEFT + _PANEL // 2 + 10, top + 196, picture.shares.shape[1]),
+        _label(_LEFT, top + 258, "batches ahead (+) or behind (-) of the bucket's share"),
+        _lines(picture.drift, top + 264, 120),
+        _label(_LEFT, top + 414, "share of every bucket in what remains"),
+        _lines(picture.remaining, top + 420, 120, low=0.0, high=1.0),
     ]
     return "\n".join(parts)
 
@@ -98,8 +102,8 @@ def _lines(curves: FloatArray, top: int, height: int, *, low: float | None = Non
     parts = [
         f'<rect x="{_LEFT}" y="{top}" width="{_PANEL}" height="{height}" fill="none" stroke="#999"/>',
         f'<path d="M{_LEFT} {zero:.1f}h{_PANEL}" stroke="#ccc"/>',
-        _label(_LEFT - 6, top + 10, f"{high:,.4g}", anchor="end"),
-        _label(_LEFT - 6, top + height, f"{low:,.4g}", anchor="end"),
+        _label(_LEFT - 6, top + 10, _number(high), anchor="end"),
+        _label(_LEFT - 6, top + height, _number(low), anchor="end"),
     ]
     for bucket in range(num_buckets):
         points = [
@@ -113,3 +117,7 @@ def _lines(curves: FloatArray, top: int, height: int, *, low: float | None = Non
 
 def _label(x: float, y: float, text: str, *, anchor: str = "start", color: str = "black") -> str:
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{color}">{html.escape(text)}</text>'
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -19,14 +19,17 @@ from draftsmith.plan.orders.base import BucketArray, Order, bucket_dtype, checke
 from draftsmith.plan.orders.compiled import compiled_extend
 from draftsmith.plan.orders.kernel import State, Tables, extend_order
 
-_CHUNK = 4096
+_FIRST_CHUNK, _CHUNK = 64, 4096
 _WEIGHT_SCALE = 1 << 30
-_MAX_STALLS = 24  # dead ends in a row that reach no further; each undoes twice as much as the one before
+_NUM_PHASES = 8  # starts to try before the line itself, for every bound
+_MAX_STALLS = 16  # dead ends in a row that reach no further; each undoes twice as much as the one before
 
 
 @dataclass(frozen=True)
 class _Found:
-    sequence: BucketArray
+    """sequence: None if the search was given up."""
+
+    sequence: BucketArray | None
     num_dead_ends: int
 
 
@@ -61,12 +64,16 @@ def quota_order(
     attempts = 0
     for rung, bound in enumerate(ladder):
         units = total * (total + 1) if bound is None else int(bound * total)
-        start = _random_phase(numbers, key_of(key, "phase", rung), units) if phase else [0] * len(numbers)
-        tables = Tables(numbers, weights, limits, start, units, 2 * len(numbers) + 2)
-        found = _search(tables, key_of(key, "draws", rung), compiled)
-        attempts += 1 if found is None else found.num_dead_ends + 1
-        if found is not None:
-            return Order(found.sequence, _certificate(bound, limits, attempts, phase))
+        for trial in range(_NUM_PHASES if phase else 0, -1, -1):
+            is_random = trial > 0
+            start = (
+                _random_phase(numbers, key_of(key, "phase", rung, trial), units) if is_random else [0] * len(numbers)
+            )
+            tables = Tables(numbers, weights, limits, start, units, 2 * len(numbers) + 2)
+            found = _search(tables, key_of(key, "draws", rung, trial), compiled)
+            attempts += found.num_dead_ends
+            if found.sequence is not None:
+                return Order(found.sequence, _certificate(bound, limits, attempts + 1, is_random))
     raise AssertionError(f"no order for counts {numbers} within {ladder}")
 
 
@@ -137,7 +144,7 @@ def _deadline_histogram(counts: Sequence[int], lags: Sequence[int], bound: int) 
     return histogram
 
 
-def _search(tables: Tables, key: int, compiled: bool | None) -> _Found | None:
+def _search(tables: Tables, key: int, compiled: bool | None) -> _Found:
     """Draw step by step; at a dead end undo 2, 4, 8, ... steps and draw them anew with the next attempt's numbers."""
     total = sum(tables.counts)
     run_loop, as_sequence = (extend_order, list) if (kernel := compiled_extend(total, compiled)) is None else kernel
@@ -151,21 +158,21 @@ def _search(tables: Tables, key: int, compiled: bool | None) -> _Found | None:
     )
     state = _fresh_state(tables, as_sequence)
     order = as_sequence(np.zeros(total, dtype=np.int64))
-    step, farthest, stalls, dead_ends, undone = 0, 0, 0, 0, 0
+    step, farthest, stalls, dead_ends, undone, chunk = 0, 0, 0, 0, 0, _FIRST_CHUNK
     while step < total:
-        stop = min(total, step + _CHUNK)
+        stop = min(total, step + chunk)
         drawn = as_sequence(draws(key_of(key, dead_ends), stop - step, start=step).tolist())
         reached = run_loop(order, step, stop, drawn, tables, state)
         if reached == stop:
-            step = stop
+            step, chunk = stop, min(2 * chunk, _CHUNK)
             continue
         dead_ends += 1
         stalls = 1 if reached > farthest else stalls + 1
         farthest = max(farthest, reached)
         step = max(0, reached - (1 << stalls))
-        undone += reached - step
-        if stalls > _MAX_STALLS or undone > 4 * total + 4096:
-            return None
+        undone, chunk = undone + reached - step, _FIRST_CHUNK
+        if stalls > _MAX_STALLS or undone > total + 1024:
+            return _Found(None, dead_ends)
         _undo(order, reached, step, tables, state)
     return _Found(np.asarray(order).astype(bucket_dtype(len(tables.counts))), dead_ends)
 
