@@ -28,7 +28,7 @@ WAYS = {"random": "random batches", "grouped": "Trainer: group_by_length", "plan
 
 
 class Sequences(torch.utils.data.Dataset[dict[str, list[int]]]):
-    """Random walks over the vocabulary; a sequence of length n steps among about n / 8 tokens, so long ones are harder."""
+    """Random walks over the vocabulary; a sequence of length n steps among n / 8 tokens or so: long ones are harder."""
 
     def __init__(self, num: int, seed: int) -> None:
         draw = np.random.default_rng(seed)
@@ -183,7 +183,8 @@ def main() -> None:
     runs = {way: train(way, options.samples, options.epochs) for way in WAYS}
     figures = {way: measure(run) for way, run in runs.items()}
     print(
-        f"{'batches':28}{'steps':>7}{'peak/mean':>11}{'period':>8}{'slow power':>12}{'padding':>9}{'held-out':>10}{'s':>6}"
+        f"{'batches':28}{'steps':>7}{'peak/mean':>11}{'period':>8}{'slow power':>12}"
+        f"{'padding':>9}{'held-out':>10}{'s':>6}"
     )
     for way, row in figures.items():
         print(

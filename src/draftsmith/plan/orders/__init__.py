@@ -4,22 +4,20 @@ A policy is a pure function `(counts, key) -> Order`; the same key gives the sam
 """
 
 from draftsmith.errors import PlanError
+from draftsmith.plan.orders import plain, quota, stride
 from draftsmith.plan.orders.base import Order, OrderPolicy, min_adjacent_repeats, min_longest_run
-from draftsmith.plan.orders.plain import diversity_first, sequential, shuffle, soft_anti_repeat, weighted
-from draftsmith.plan.orders.quota import quota, quota_nominal
-from draftsmith.plan.orders.stride import stride
 
 __all__ = ["POLICIES", "Order", "OrderPolicy", "min_adjacent_repeats", "min_longest_run", "policy_named"]
 
 POLICIES: dict[str, OrderPolicy] = {
-    "quota": quota,
-    "quota-nominal": quota_nominal,
-    "stride": stride,
-    "shuffle": shuffle,
-    "weighted": weighted,
-    "diversity-first": diversity_first,
-    "soft-anti-repeat": soft_anti_repeat,
-    "sequential": sequential,
+    "quota": quota.quota,
+    "quota-nominal": quota.quota_nominal,
+    "stride": stride.stride,
+    "shuffle": plain.shuffle,
+    "weighted": plain.weighted,
+    "diversity-first": plain.diversity_first,
+    "soft-anti-repeat": plain.soft_anti_repeat,
+    "sequential": plain.sequential,
 }
 
 

@@ -88,11 +88,14 @@ def draw_weights(counts: Sequence[int]) -> list[int]:
     unit = 1 << 48
     weights = [count * unit // total for count in counts]
     if 1000 * max(counts) < 495 * total and sum(count > 0 for count in counts) > 2:
-        for _ in range(400):
-            raw = [count * unit // (unit - weight) for count, weight in zip(counts, weights, strict=True)]
+        for _ in range(4000):  # dozens suffice, unless a bucket is close to one half
+            raw = [count * unit * unit // (unit - weight) for count, weight in zip(counts, weights, strict=True)]
             norm = sum(raw)
             target = [part * unit // norm for part in raw]
+            moved = max(abs(goal - weight) for weight, goal in zip(weights, target, strict=True))
             weights = [(weight + goal) // 2 for weight, goal in zip(weights, target, strict=True)]
+            if moved < unit >> 36:
+                break
     scale = unit // _WEIGHT_SCALE
     return [max(1, weight // scale) if count else 0 for count, weight in zip(counts, weights, strict=True)]
 
@@ -156,13 +159,15 @@ def _search(tables: Tables, key: int, compiled: bool | None) -> _Found:
         tables.bound,
         tables.horizon,
     )
+    first_tables = tables._replace(weights=tables.counts)
     state = _fresh_state(tables, as_sequence)
     order = as_sequence(np.zeros(total, dtype=np.int64))
     step, farthest, stalls, dead_ends, undone, chunk = 0, 0, 0, 0, 0, _FIRST_CHUNK
     while step < total:
-        stop = min(total, step + chunk)
+        stop = min(total, step + chunk) if step else 1
         drawn = as_sequence(draws(key_of(key, dead_ends), stop - step, start=step).tolist())
-        reached = run_loop(order, step, stop, drawn, tables, state)
+        # The first draw excludes no last bucket, so the counts themselves are its weights.
+        reached = run_loop(order, step, stop, drawn, tables if step else first_tables, state)
         if reached == stop:
             step, chunk = stop, min(2 * chunk, _CHUNK)
             continue
