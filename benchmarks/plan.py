@@ -15,12 +15,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from draftsmith.plan import POLICIES, PlanSettings, audit_buckets, audit_order, build_plan, deal_order
+from draftsmith.plan import (
+    POLICIES,
+    PlanSettings,
+    audit_buckets,
+    audit_order,
+    audit_ranks,
+    build_plan,
+    deal_order,
+)
 from draftsmith.plan.orders.quota import quota_order
 from draftsmith.plan.report import plan_report, read_lengths
 from draftsmith.plan.tables import text_table
@@ -60,6 +69,51 @@ def orders(num_seeds: int) -> dict[str, Any]:
     rows = [[name, *(f"{row[column]:,.4g}" for column in columns)] for name, row in figures.items()]
     print(f"orders, production counts, {num_seeds} seeds")
     print(text_table(["order", *(column.replace("_", " ") for column in columns)], rows), end="\n\n")
+    return figures
+
+
+def marginals(num_seeds: int) -> dict[str, Any]:
+    """Is every bucket as likely at every step? z of its frequency over many seeds, ideally with a root mean square of 1."""
+    total = sum(PRODUCTION)
+    rates = np.array(PRODUCTION) / total
+    figures = {}
+    for name in ("shuffle", "quota", "quota-nominal"):
+        seen = np.zeros((len(PRODUCTION), total), dtype=np.int32)
+        for seed in range(num_seeds):
+            sequence = POLICIES[name](PRODUCTION, seed).sequence
+            seen[sequence, np.arange(total)] += 1
+        z = (seen / num_seeds - rates[:, None]) / np.sqrt(rates * (1 - rates) / num_seeds)[:, None]
+        figures[name] = {"rms_z": float(np.sqrt((z**2).mean())), "max_z": float(np.abs(z).max())}
+    rows = [[name, f"{row['rms_z']:.2f}", f"{row['max_z']:.1f}"] for name, row in figures.items()]
+    print(f"is every bucket as likely at every step? {num_seeds} seeds")
+    print(text_table(["order", "rms z (ideal 1)", "largest z"], rows), end="\n\n")
+    return figures
+
+
+def deals() -> dict[str, Any]:
+    """One quota order dealt to ranks: in turn, by colouring, by the greedy rule."""
+    order = POLICIES["quota"](PRODUCTION, 0).sequence
+    figures = {}
+    for world in (2, 4, 8, 64):
+        for method in ("in turn", "coloring", "greedy"):
+            started = time.perf_counter()
+            deal = deal_order(order, world, method="greedy" if method == "greedy" else "coloring")
+            seconds = time.perf_counter() - started
+            if method == "in turn":
+                deal = replace(deal, batches=np.arange(deal.batches.size).reshape(deal.batches.shape))
+            ranks = audit_ranks(order, PRODUCTION, deal)
+            figures[f"{world} ranks, {method}"] = {
+                "max_drift": max(rank.max_drift for rank in ranks),
+                "repeat_rate": sum(rank.adjacent_repeats for rank in ranks) / deal.batches.size,
+                "longest_run": max(rank.longest_run for rank in ranks),
+                "seconds": 0.0 if method == "in turn" else seconds,
+            }
+    rows = [
+        [name, f"{row['max_drift']:.3f}", f"{row['repeat_rate']:.4f}", str(row["longest_run"]), f"{row['seconds']:.3f}"]
+        for name, row in figures.items()
+    ]
+    print("dealing the production counts to ranks: the worst rank")
+    print(text_table(["ranks", "max drift", "repeats per step", "longest run", "s"], rows), end="\n\n")
     return figures
 
 
@@ -184,6 +238,8 @@ def main() -> None:
         "numpy": np.__version__,
         "machine": platform.machine(),
         "orders": orders(options.seeds),
+        "marginals": marginals(200),
+        "deals": deals(),
         "times": times(),
         "edges_synthetic": edges("synthetic lengths", synthetic_lengths(125_008, seed=1)),
     }

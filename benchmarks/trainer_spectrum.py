@@ -151,7 +151,7 @@ def draw(runs: dict[str, dict[str, Any]], figures: dict[str, dict[str, float]], 
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "draftsmith"
+    matplotlib.rcParams.update({"svg.hashsalt": "draftsmith", "svg.fonttype": "none", "path.simplify_threshold": 0.5})
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(len(runs), 2, figsize=(11, 6.6), layout="constrained", sharex="col")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import combinations
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_vectors import LENGTHS
 
+from draftsmith.config import BatchingConfig
 from draftsmith.plan import PlanSettings, audit_buckets, build_plan
 from draftsmith.plan.buckets import assign_buckets, choose_edges, rows_per_batch
 from draftsmith.plan.keyed import IntArray
@@ -109,3 +111,9 @@ def test_waste_is_counted_from_the_batches_themselves() -> None:
     assert whole.slot_waste == pytest.approx(1 - LENGTHS.sum() / (4096 * plan.num_batches))
     assert sum(bucket.samples for bucket in buckets) == whole.samples == len(LENGTHS)
     assert [bucket.batches for bucket in buckets] == list(plan.counts)
+
+
+def test_settings_are_those_of_the_configuration_page() -> None:
+    fields = {field.name: field.default for field in dataclasses.fields(PlanSettings)}
+    assert fields == {name: field.default for name, field in BatchingConfig.model_fields.items()}
+    assert PlanSettings(**BatchingConfig(max_tokens=512).model_dump()) == PlanSettings(max_tokens=512)
