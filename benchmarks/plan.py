@@ -73,7 +73,7 @@ def orders(num_seeds: int) -> dict[str, Any]:
 
 
 def marginals(num_seeds: int) -> dict[str, Any]:
-    """Is every bucket as likely at every step? z of its frequency over many seeds, ideally with a root mean square of 1."""
+    """Is every bucket as likely at every step? z of its frequency over many seeds; rms 1 is ideal."""
     total = sum(PRODUCTION)
     rates = np.array(PRODUCTION) / total
     figures = {}
