@@ -11,7 +11,9 @@ from draftsmith.plan.epoch import EpochPlan, PlannedBatch, build_plan
 from draftsmith.plan.orders import POLICIES
 from draftsmith.plan.packing import PackedLayout, packed_layout
 from draftsmith.plan.padding import BucketAudit, audit_buckets
+from draftsmith.plan.plots import write_plot
 from draftsmith.plan.position import Position, position_of, resume_plan
+from draftsmith.plan.report import PlanReport, parse_counts, plan_report, read_lengths
 from draftsmith.plan.settings import PlanSettings
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ __all__ = [
     "EpochPlan",
     "OrderAudit",
     "PackedLayout",
+    "PlanReport",
     "PlanSettings",
     "PlannedBatch",
     "PlannedDataLoader",
@@ -35,8 +38,12 @@ __all__ = [
     "build_plan",
     "deal_order",
     "packed_layout",
+    "parse_counts",
+    "plan_report",
     "position_of",
+    "read_lengths",
     "resume_plan",
+    "write_plot",
 ]
 
 

@@ -26,11 +26,22 @@ def judge(policy: str, audit: OrderAudit, counts: Sequence[int]) -> Verdict:
     problems = [*_incomplete(audit), *_exhausted(audit, counts), *_tail(audit, counts), *_long_run(audit)]
     if problems:
         return Verdict("bad", f"{policy}: {'; '.join(problems)}: do not train with this order.")
-    mixing = _mixing(audit, counts)
-    if audit.max_drift < 2 and audit.longest_run <= audit.min_longest_run:
-        return Verdict("good", f"{policy}: {mixing}; train with this order.")
+    faults = _faults(audit)
+    if not faults:
+        return Verdict("good", f"{policy}: {_mixing(audit, counts)}; train with this order.")
     hint = "" if policy.startswith("quota") else "; quota avoids this"
-    return Verdict("fair", f"{policy}: no bucket runs out, but {mixing}{hint}.")
+    return Verdict("fair", f"{policy}: no bucket runs out, but {' and '.join(faults)}{hint}.")
+
+
+def _faults(audit: OrderAudit) -> list[str]:
+    faults = []
+    if audit.max_drift >= 2:
+        drift = _batches(audit.max_drift)
+        faults.append(f"bucket {audit.drift_bucket} is {drift} batches from its share at step {audit.drift_step:,}")
+    if audit.longest_run > audit.min_longest_run:
+        unavoidable = "once" if audit.min_longest_run == 1 else f"{audit.min_longest_run} times"
+        faults.append(f"one bucket comes up to {audit.longest_run} times in a row where {unavoidable} would do")
+    return faults
 
 
 def _incomplete(audit: OrderAudit) -> list[str]:
@@ -71,12 +82,14 @@ def _long_run(audit: OrderAudit) -> list[str]:
 def _mixing(audit: OrderAudit, counts: Sequence[int]) -> str:
     if sum(count > 0 for count in counts) < 2:
         return "there is only one bucket, so there is nothing to mix"
-    drift = f"{audit.max_drift:.2f}" if audit.max_drift < 10 else f"{audit.max_drift:,.0f}"
-    share = f"every bucket stays within {drift} batches of its share at every step"
-    if audit.longest_run <= 1:
+    share = f"every bucket stays within {_batches(audit.max_drift)} batches of its share at every step"
+    if audit.longest_run == 1:
         return f"{share} and no bucket comes twice in a row"
-    minimum = " (the minimum possible)" if audit.longest_run == audit.min_longest_run else ""
     return (
-        f"{share}, the longest run of one bucket is {audit.longest_run}{minimum}, and {audit.adjacent_repeats:,} "
-        f"neighbours are alike ({audit.min_adjacent_repeats:,} at least)"
+        f"{share}, no bucket comes more than {audit.longest_run} times in a row (the minimum possible), and "
+        f"{audit.adjacent_repeats:,} batches follow their like ({audit.min_adjacent_repeats:,} at least)"
     )
+
+
+def _batches(drift: float) -> str:
+    return f"{drift:.2f}" if drift < 10 else f"{drift:,.0f}"

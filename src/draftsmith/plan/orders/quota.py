@@ -39,7 +39,7 @@ def quota(counts: Sequence[int], key: int) -> Order:
 
 
 def quota_nominal(counts: Sequence[int], key: int) -> Order:
-    """Drift below 1 batch from the proportional line itself; epochs then begin alike (lab measure: 20 sigma)."""
+    """Drift below 1 batch from the proportional line itself; but then every epoch begins much alike."""
     return quota_order(counts, key, phase=False)
 
 
