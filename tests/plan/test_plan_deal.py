@@ -85,3 +85,14 @@ def test_a_world_larger_than_the_epoch_needs_the_refill_rule() -> None:
     deal = deal_order(order, 8, tail="refill")
     assert deal.batches.shape == (1, 8)
     assert set(deal.batches.ravel().tolist()) == {0, 1, 2, 3, 4}
+
+
+def test_a_run_goes_on_with_another_number_of_ranks_at_the_same_batch() -> None:
+    order = POLICIES["quota"]([20, 30, 50], 0).sequence
+    before = deal_order(order, 2).batches[:11]
+    after = deal_order(order, 3, start=22)
+    assert after.num_left_out == 0
+    assert sorted([*before.ravel().tolist(), *after.batches.ravel().tolist()]) == list(range(100))
+    assert deal_order(order, 3, start=99).num_steps == 0
+    with pytest.raises(PlanError, match="batch 101 is outside"):
+        deal_order(order, 3, start=101)

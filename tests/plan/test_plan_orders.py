@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_vectors import PRODUCTION, count_vectors
 
+from draftsmith.errors import PlanError
 from draftsmith.plan import POLICIES, audit_order
 from draftsmith.plan.orders.base import min_adjacent_repeats, min_longest_run
 from draftsmith.plan.orders.kernel import extend_order
@@ -131,6 +132,19 @@ def test_a_bound_may_be_asked_for() -> None:
     order = quota_order(PRODUCTION, 1, phase=False, bounds=[Fraction(82, 100), None])
     assert order.certificate["bound"] == 0.82
     assert audit_order(order.sequence, PRODUCTION).max_drift <= 0.82
+
+
+@given(counts=count_vectors(), key=KEYS)
+@settings(max_examples=60, deadline=None)
+def test_without_a_bound_an_order_is_always_found_at_the_first_attempt(counts: list[int], key: int) -> None:
+    order = quota_order(counts, key, phase=False, bounds=[None])
+    assert order.certificate["attempts"] == 1
+    assert audit_order(order.sequence, counts).longest_run == min_longest_run(counts)
+
+
+def test_a_bound_that_no_order_meets_is_refused() -> None:
+    with pytest.raises(PlanError, match="allow a wider bound"):
+        quota_order([3, 5, 8], 0, phase=False, bounds=[Fraction(1, 10)])
 
 
 def test_majority_buckets_repeat_at_least_as_often_as_they_must() -> None:

@@ -50,49 +50,54 @@ def deal_order(
     grad_accum: int = 1,
     method: str = "coloring",
     tail: str = "drop",
+    start: int = 0,
 ) -> Deal:
-    """Deal the global order (bucket of every step, [N]) to world_size ranks.
+    """Deal the global order (bucket of every step, [N]) to world_size ranks, from batch `start` on.
 
-    The tail rule decides about the last N mod (world_size x grad_accum) batches: "drop" leaves them out, "refill"
+    start: the first batch not yet trained, when a run goes on with another number of ranks. The tail rule decides
+    about the last batches that do not fill a group of world_size x grad_accum: "drop" leaves them out, "refill"
     completes their group with batches seen early in the epoch, of the buckets that are furthest behind.
-    Raises PlanError for fewer batches than one group under "drop", and for unknown methods and rules.
+    Raises PlanError for an epoch shorter than one group under "drop", and for unknown methods and rules.
     """
     for name, value, known in (("deal", method, METHODS), ("tail", tail, TAILS)):
         if value not in known:
             raise PlanError(f"{name} is {value!r}; choose one of {', '.join(known)}")
     if world_size < 1 or grad_accum < 1:
         raise PlanError(f"world size is {world_size} and accumulation {grad_accum}; both must be at least 1")
+    if not 0 <= start <= len(order):
+        raise PlanError(f"batch {start} is outside of this epoch, which has {len(order)} batches")
     group = world_size * grad_accum
     if tail == "drop" and len(order) < group:
         raise PlanError(
             f"{world_size} ranks x {grad_accum} accumulation steps need {group} batches a step, but the epoch has "
             f"{len(order)}; use fewer ranks, smaller batches, or the tail rule 'refill'"
         )
-    seqs = np.arange(len(order), dtype=np.int64)
-    missing = -len(order) % group
-    if tail == "drop":
-        seqs = seqs[: len(order) - len(order) % group]
-    elif missing:
-        seqs = np.concatenate([seqs, _refill(order, missing)])
-    buckets = order[seqs]
-    ranks = _ranks(buckets, world_size, method)
+    seqs = _full_groups(order, start, group, tail)
+    ranks = _ranks(order[seqs], world_size, method)
     batches = np.empty((len(seqs) // world_size, world_size), dtype=np.int64)
     batches[np.arange(len(seqs)) // world_size, ranks] = seqs
     batches.setflags(write=False)
-    proven = method == "coloring"
     return Deal(
         batches=batches,
         method=method,
         tail=tail,
-        num_left_out=max(0, len(order) - len(seqs)),
-        num_repeated=max(0, len(seqs) - len(order)),
-        certificate={"count_is_floor_or_ceiling_of_share": True} if proven else {},
+        num_left_out=max(0, len(order) - start - len(seqs)),
+        num_repeated=max(0, len(seqs) - len(order) + start),
+        certificate={"count_is_floor_or_ceiling_of_share": True} if method == "coloring" else {},
     )
+
+
+def _full_groups(order: BucketArray, start: int, group: int, tail: str) -> IntArray:
+    """Seqs to deal, a multiple of group: those from start on, cut or completed by the tail rule."""
+    seqs = np.arange(start, len(order), dtype=np.int64)
+    if tail == "drop":
+        return seqs[: len(seqs) - len(seqs) % group]
+    return np.concatenate([seqs, _refill(order, -len(seqs) % group)])
 
 
 def _ranks(buckets: BucketArray, world_size: int, method: str) -> npt.NDArray[np.int64]:
     """Rank of every dealt batch. Shape [n], n a multiple of world_size."""
-    if world_size == 1:
+    if world_size == 1 or len(buckets) == 0:
         return np.zeros(len(buckets), dtype=np.int64)
     deal = color_edges if method == "coloring" else deal_greedily
     return np.array(deal(buckets.tolist(), world_size), dtype=np.int64)

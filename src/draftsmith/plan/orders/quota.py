@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from draftsmith.errors import PlanError
 from draftsmith.plan.keyed import IntArray, below, draws, key_of, permutation
 from draftsmith.plan.orders.base import BucketArray, Order, bucket_dtype, checked_counts, min_longest_run
 from draftsmith.plan.orders.compiled import compiled_extend
@@ -54,7 +55,8 @@ def quota_order(
     """Find an order within the first of `bounds` (in batches; None: no bound) that allows one.
 
     compiled: use the compiled loop; None decides by size. The order does not depend on it.
-    The last resort, no bound, always succeeds: then only the run limit acts, and its guard is exact.
+    The last resort, no bound, always succeeds: then only the run limit acts, and its guard is exact. PlanError if
+    bounds leave that out and none of them succeeds.
     """
     numbers = checked_counts(counts)
     total = sum(numbers)
@@ -74,7 +76,9 @@ def quota_order(
             attempts += found.num_dead_ends
             if found.sequence is not None:
                 return Order(found.sequence, _certificate(bound, limits, attempts + 1, is_random))
-    raise AssertionError(f"no order for counts {numbers} within {ladder}")
+    raise PlanError(
+        f"no order of {numbers} was found within {', '.join(map(str, ladder))} batches; allow a wider bound, or None"
+    )
 
 
 def draw_weights(counts: Sequence[int]) -> list[int]:
