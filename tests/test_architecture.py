@@ -25,6 +25,8 @@ LEVELS = {
     "records": 0,
     "config": 0,
     "errors": 0,
+    "files": 0,
+    "keyed": 0,
 }
 ONLY = {"cli": {"run", "config", "errors"}, "flow": {"errors"}}
 

@@ -33,8 +33,8 @@ class TargetConfig(Section):
     )
     num_taps: int = Field(default=5, ge=1, description="How many layers to tap when layer_ids is not given.")
     trust_remote_code: bool = False
-    cache: Literal["none", "memory"] = Field(
-        default="none", description="memory: keep hidden states after their first use, so later epochs skip the target."
+    cache: Literal["none", "disk"] = Field(
+        default="none", description="disk: capture hidden states once, ahead of training, and reuse them in later runs."
     )
 
     @model_validator(mode="after")
@@ -52,6 +52,10 @@ class DataConfig(Section):
     )
     store: Path | None = Field(default=None, description="A token store made by `draftsmith prepare`.")
     max_length: int = Field(default=3072, ge=8, description="Longest sample in tokens; longer ones are truncated.")
+    truncated: Literal["exclude", "cut"] = Field(
+        default="exclude", description="Answers cut at a limit: leave out, or use without an end-of-turn token."
+    )
+    limit: int | None = Field(default=None, ge=1, description="Use only the first rows of data.conversations.")
     holdout: float = Field(default=0.05, ge=0, lt=1, description="Share of conversations held out, chosen by id.")
 
     @model_validator(mode="after")
@@ -144,7 +148,10 @@ class EvalConfig(Section):
     max_new_tokens: int = Field(default=64, ge=1)
     batch_size: int = Field(default=16, ge=1)
     num_timed: int = Field(default=4, ge=0, description="Prompts decoded one at a time for tokens/s.")
-    speed_dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    dtype: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="Precision of the lossless check; in bf16, near ties differ between kernels."
+    )
+    speed_dtype: Literal["float32", "bfloat16"] = Field(default="bfloat16", description="Precision of timed decoding.")
 
 
 class RunSection(Section):

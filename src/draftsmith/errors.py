@@ -4,6 +4,8 @@ The command line turns every `DraftsmithError` into one line on stderr and exit 
 keeps its traceback.
 """
 
+import signal
+
 
 class DraftsmithError(Exception):
     """Base of all errors that a user can act on."""
@@ -31,6 +33,14 @@ class CheckpointError(DraftsmithError):
 
 class StageError(DraftsmithError):
     """A stage of a running pipeline failed; carries stage, worker and item."""
+
+
+class Interrupted(Exception):  # noqa: N818 - not an error: nothing is lost
+    """A signal ended a run early, after everything that had been done was saved."""
+
+    def __init__(self, number: int, kept: str) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}; {kept}")
+        self.exit_code = 128 + number
 
 
 class ExportError(DraftsmithError):

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Conversation:
-    """One chat. `messages` are OpenAI-style dictionaries with at least `role` and `content`."""
+    """One chat. `messages` are OpenAI-style dictionaries with at least `role` and `content`.
+
+    `truncated` says that an answer was cut at a limit: the model did not end its turn there.
+    """
 
     id: str
     messages: tuple[dict[str, Any], ...]
     tools: tuple[dict[str, Any], ...] = ()
+    truncated: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,186 @@
+"""Commands and exit codes: 0 done, 2 something that the user can mend, 130 and 143 stopped by a signal.
+
+Heavy imports happen inside commands, so that --help answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from draftsmith.config import TargetConfig, load_config
+from draftsmith.errors import DraftsmithError, Interrupted
+
+app = typer.Typer(
+    name="draftsmith",
+    help="Train a DFlash drafter for your language model: same answers, sooner. Start with: draftsmith demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+TargetOption = Annotated[
+    str, typer.Option("--target", help="Directory or hub name of a causal language model, or smollm2-135m.")
+]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Settings to override, for example train.max_steps=100 run.dir=runs/mine.")
+]
+
+
+@app.command()
+def demo(
+    overrides: Overrides = None,
+    minutes: Annotated[float, typer.Option(min=0.05, help="Minutes of training.")] = 5.0,
+) -> None:
+    """The whole way on a laptop: train a drafter for SmolLM2-135M-Instruct, measure it, export it."""
+    from draftsmith import run
+
+    config = load_config(run.DEMO_CONFIG, [f"train.minutes={minutes}", *(overrides or [])])
+    _print_summary(run.train(config, name="demo"))
+
+
+@app.command()
+def prepare(
+    source: Annotated[Path, typer.Argument(help="JSONL (or .jsonl.gz) with `messages` or ShareGPT `conversations`.")],
+    store: Annotated[Path, typer.Argument(help="Directory of the token store to write.")],
+    target: TargetOption,
+    max_length: Annotated[int, typer.Option(min=8, help="Longest sample in tokens; the rest is cut off.")] = 3072,
+    holdout: Annotated[float, typer.Option(min=0, max=0.9, help="Share of conversations held out, by id.")] = 0.05,
+    cut: Annotated[bool, typer.Option(help="Use answers that were cut at a limit, without their end.")] = False,
+    strict: Annotated[bool, typer.Option(help="Stop at the first row that cannot be used.")] = False,
+) -> None:
+    """Turn conversations into a memory-mapped store of tokens and loss mask."""
+    from draftsmith import run
+
+    made = run.prepare(
+        source, store, TargetConfig(model=target), max_length=max_length, holdout=holdout, cut=cut, strict=strict
+    )
+    rows = made.accounting
+    console = Console(highlight=False)
+    console.print(f"{store}: {len(made):,} samples from {rows.num_kept:,} of {rows.num_read:,} rows", markup=False)
+    console.print(f"held out: {len(made.holdout_indices):,}; truncated: {rows.num_truncated:,}", markup=False)
+    for reason, (count, first) in rows.rejected.items():
+        console.print(f"rejected: {count:,} x {reason} (first: {first})", markup=False)
+
+
+@app.command()
+def regenerate(
+    source: Annotated[Path, typer.Argument(help="JSONL of conversations; assistant turns in it are replaced.")],
+    destination: Annotated[Path, typer.Argument(help="JSONL to write. Interrupted, the same command goes on.")],
+    target: TargetOption,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer in tokens.")] = 512,
+    temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
+    batch_size: Annotated[int, typer.Option(min=1, help="Conversations decoded together.")] = 32,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draws when the temperature is above 0.")] = 0,
+) -> None:
+    """Let the target itself answer the prompts: a drafter learns best from what its target really writes."""
+    from draftsmith import run
+
+    made = run.regenerate(
+        source,
+        destination,
+        TargetConfig(model=target),
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        batch_size=batch_size,
+        seed=seed,
+    )
+    typer.echo(
+        f"{destination}: {made.num_written:,} conversations answered now, {made.num_reused:,} before; "
+        f"{made.num_truncated:,} answers were cut at {max_new_tokens} tokens"
+    )
+
+
+@app.command()
+def train(
+    config: Annotated[Path, typer.Argument(help="TOML file; see configs/.")],
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show settings and plan; load no weights.")] = False,
+) -> None:
+    """Train a drafter as a configuration says, then measure and export it."""
+    from draftsmith import run
+
+    settings = load_config(config, overrides)
+    if dry_run:
+        typer.echo(run.dry_run(settings))
+        return
+    _print_summary(run.train(settings, name=config.stem))
+
+
+@app.command("eval")
+def evaluate(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
+    overrides: Overrides = None,
+) -> None:
+    """Measure the drafter of a run again: acceptance, equality with greedy decoding, speed."""
+    from draftsmith import run
+
+    _print_summary(run.evaluate(run_dir, load_config(run_dir / "config.toml", overrides)))
+
+
+@app.command()
+def export(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
+    destination: Annotated[Path, typer.Argument(help="Directory to write; must not exist.")],
+) -> None:
+    """Write the newest checkpoint of a run in the z-lab layout, which vLLM and SGLang load."""
+    from draftsmith import run
+
+    typer.echo(f"drafter written to {run.export(run_dir, destination)}")
+
+
+def main() -> None:
+    """Entry point: turns errors that people can act on into one line and exit code 2."""
+    try:
+        app(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except DraftsmithError as error:
+        _fail(str(error), 2)
+    except Interrupted as stop:
+        _fail(str(stop), stop.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("stopped; nothing half-written is left behind", 130)
+
+
+def _fail(message: str, code: int) -> None:
+    typer.echo(f"draftsmith: {message}", err=True)
+    sys.exit(code)
+
+
+def _print_summary(summary: dict[str, Any]) -> None:
+    """What a person wants to know at the end, in one table."""
+    table = Table(title=f"Drafter for {summary['target']}", show_header=False)
+    for name, text in _summary_rows(summary):
+        table.add_row(name, text)
+    Console(highlight=False).print(table)
+
+
+def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    minutes = summary["train_seconds"] / 60
+    rows = [
+        ("trained", f"{minutes:.1f} min, {summary['train_steps']:,} steps, {summary['num_anchors_trained']:,} blocks")
+    ]
+    for name, found in summary.get("sets", {}).items():
+        text = f"{found['length']:.2f} tokens per target forward over {found['num_prompts']} prompts"
+        rows.append((f"acceptance, {name}", text))
+    if "lossless" in summary:
+        equal, checked = summary["num_lossless"], summary["num_lossless_checked"]
+        rows.append(("equal to greedy decoding", f"{equal} of {checked} answers ({summary['eval_dtype']})"))
+    if "speedup" in summary:
+        plain, fast = summary["baseline_tokens_per_s"], summary["speculative_tokens_per_s"]
+        measured = f"{plain:.1f} -> {fast:.1f} tokens/s, {summary['speedup']:.2f}x"
+        rows.append(
+            ("speed, measured", f"{measured} ({summary['num_timed_prompts']} prompts, {summary['speed_dtype']})")
+        )
+        prediction = f"{summary['predicted_speedup']:.2f}x where verifying a block costs as much as one token"
+        rows.append(("speed, predicted", prediction))
+    rows.append(("drafter", summary["drafter"]))
+    return rows

@@ -1,0 +1,115 @@
+"""Answers written by the target itself: every assistant turn of every conversation, in batches of similar length.
+
+The output is appended while it is made, so an interrupted run goes on where it stopped; rows are known by their id,
+never by their place. At the end the file is rewritten in the order of the input.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from draftsmith.errors import DataError
+from draftsmith.files import atomic_write
+from draftsmith.records import Conversation
+
+Answer = Callable[[Sequence[Sequence[int]], Sequence[str]], list[list[int]]]
+"""Prompts as token ids, and the ids of their conversations -> answers as token ids, the end token included."""
+
+
+@dataclass(frozen=True)
+class Regenerated:
+    """What a call did: conversations written now and before, answers cut at the limit, tokens written now."""
+
+    num_written: int
+    num_reused: int
+    num_truncated: int
+    num_tokens: int
+
+
+def regenerate(
+    conversations: Sequence[Conversation],
+    destination: Path,
+    tokenizer: Any,
+    answer: Answer,
+    *,
+    eos_token_ids: frozenset[int],
+    batch_size: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> Regenerated:
+    """Write `destination` (JSONL, one conversation a line, `truncated` true where an answer met the limit).
+
+    Raises DataError if an id occurs twice, or a conversation has no user turn to answer.
+    """
+    _check(conversations)
+    partial = destination.with_name(destination.name + ".partial")
+    done = _read_partial(partial)
+    todo = [conversation for conversation in conversations if conversation.id not in done]
+    todo.sort(key=lambda conversation: sum(len(str(m["content"])) for m in conversation.messages))
+    num_tokens = 0
+    with partial.open("a", encoding="utf-8") as file:
+        for start in range(0, len(todo), batch_size):
+            batch = todo[start : start + batch_size]
+            for row, tokens in _answer_batch(batch, tokenizer, answer, eos_token_ids):
+                done[row["id"]] = row
+                num_tokens += tokens
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            file.flush()
+            if progress:
+                progress(min(start + batch_size, len(todo)), num_tokens)
+    rows = [done[conversation.id] for conversation in conversations]
+    atomic_write(destination, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    partial.unlink()
+    return Regenerated(
+        num_written=len(todo),
+        num_reused=len(rows) - len(todo),
+        num_truncated=sum(row["truncated"] for row in rows),
+        num_tokens=num_tokens,
+    )
+
+
+def _check(conversations: Sequence[Conversation]) -> None:
+    seen: set[str] = set()
+    for conversation in conversations:
+        if conversation.id in seen:
+            raise DataError(f"conversation id {conversation.id!r} occurs twice; ids must be unique to resume safely")
+        seen.add(conversation.id)
+        if not any(message["role"] == "user" for message in conversation.messages):
+            raise DataError(f"conversation {conversation.id!r} has no user turn to answer")
+
+
+def _read_partial(path: Path) -> dict[str, dict[str, Any]]:
+    if not path.exists():
+        return {}
+    whole, newline, _torn = path.read_text(encoding="utf-8").rpartition("\n")
+    path.write_text(whole + newline, encoding="utf-8")  # a line that a kill tore in two is made again
+    return {row["id"]: row for row in map(json.loads, whole.splitlines())}
+
+
+def _answer_batch(
+    batch: Sequence[Conversation], tokenizer: Any, answer: Answer, eos_token_ids: frozenset[int]
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """Turn by turn: all conversations that have a k-th user turn are answered together."""
+    asked = [[m for m in c.messages if m["role"] != "assistant"] for c in batch]
+    written: list[list[dict[str, Any]]] = [[] for _ in batch]
+    truncated, tokens = [False] * len(batch), [0] * len(batch)
+    while waiting := [i for i, turns in enumerate(asked) if turns]:
+        for i in waiting:
+            while asked[i] and (not written[i] or written[i][-1]["role"] != "user"):
+                written[i].append(asked[i].pop(0))
+        prompts = [_prompt(written[i], tokenizer) for i in waiting]
+        for i, ids in zip(waiting, answer(prompts, [batch[i].id for i in waiting]), strict=True):
+            ended = bool(ids) and ids[-1] in eos_token_ids
+            truncated[i] |= not ended
+            tokens[i] += len(ids)
+            content = tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=True)
+            written[i].append({"role": "assistant", "content": content})
+    for i, conversation in enumerate(batch):
+        yield {"id": conversation.id, "messages": written[i], "truncated": truncated[i]}, tokens[i]
+
+
+def _prompt(messages: Sequence[dict[str, Any]], tokenizer: Any) -> list[int]:
+    return list(tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False))

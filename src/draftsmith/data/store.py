@@ -1,0 +1,183 @@
+"""Tokenised samples in a memory-mapped directory that is written aside, synced and renamed: whole, or not there.
+
+    tokens.bin   int32, the samples' ids one after another
+    mask.bin     uint8, 1 where a token is supervised
+    offsets.npy  int64 [num_samples + 1], where samples start
+    ids.jsonl    one JSON string a line, the conversation's id
+    meta.json    what the store was made from, counts, rejections, sizes of the files
+
+Samples of one conversation share its id. The held-out share is chosen by id alone, so a conversation never stands on
+both sides, whatever else the file holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from draftsmith.data.readers import Rejection
+from draftsmith.errors import DataError
+from draftsmith.records import TokenizedSample
+
+FORMAT = "draftsmith-token-store"
+VERSION = 1
+Split = Literal["train", "holdout", "all"]
+
+
+@dataclass(frozen=True)
+class Accounting:
+    """What became of every row: num_read == num_kept + the sum of the counts in `rejected`.
+
+    rejected: reason -> (count, first rejection of that kind). num_truncated counts samples, the others rows.
+    """
+
+    num_read: int
+    num_kept: int
+    num_truncated: int
+    rejected: dict[str, tuple[int, Rejection]]
+
+    @property
+    def num_rejected(self) -> int:
+        return sum(count for count, _ in self.rejected.values())
+
+    def to_json(self) -> dict[str, Any]:
+        rejected = [
+            {"reason": reason, "count": count, "first_line": first.line, "detail": first.detail}
+            for reason, (count, first) in sorted(self.rejected.items(), key=lambda item: (-item[1][0], item[0]))
+        ]
+        counts = {"num_read": self.num_read, "num_kept": self.num_kept, "num_truncated": self.num_truncated}
+        return {**counts, "rejected": rejected}
+
+    @classmethod
+    def from_json(cls, known: dict[str, Any]) -> Accounting:
+        rejected = {
+            entry["reason"]: (entry["count"], Rejection(entry["first_line"], entry["reason"], entry["detail"]))
+            for entry in known["rejected"]
+        }
+        return cls(known["num_read"], known["num_kept"], known["num_truncated"], rejected)
+
+
+class TokenStore:
+    """A store opened for reading; files are mapped, so opening costs nothing whatever the size."""
+
+    def __init__(self, path: Path, meta: dict[str, Any]) -> None:
+        self.path = path
+        self.meta = meta
+        offsets = np.load(path / "offsets.npy")
+        if len(offsets) != meta["num_samples"] + 1 or offsets[-1] != meta["num_tokens"]:
+            raise DataError(f"{path / 'offsets.npy'} does not fit meta.json; delete the store and prepare it again")
+        self._offsets: npt.NDArray[np.int64] = offsets
+        self._tokens = np.memmap(path / "tokens.bin", dtype=np.int32, mode="r")
+        self._mask = np.memmap(path / "mask.bin", dtype=np.uint8, mode="r")
+
+    @classmethod
+    def open(cls, path: Path) -> TokenStore:
+        """Raises DataError if the store is missing, of another version, or its files differ in size from meta.json."""
+        meta = read_meta(path)
+        for name, size in meta["file_bytes"].items():
+            file = path / name
+            found = file.stat().st_size if file.is_file() else None
+            if found != size:
+                state = "is missing" if found is None else f"has {found} bytes"
+                raise DataError(f"{file} {state}, meta.json says {size}; delete the store and prepare it again")
+        return cls(path, meta)
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @property
+    def fingerprint(self) -> str:
+        return str(self.meta["fingerprint"])
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.meta["vocab_size"])
+
+    @property
+    def accounting(self) -> Accounting:
+        return Accounting.from_json(self.meta["accounting"])
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """int64 [num_samples], tokens of each sample."""
+        return np.diff(self._offsets)
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """The conversation's id of each sample."""
+        with (self.path / "ids.jsonl").open(encoding="utf-8") as file:
+            ids = [json.loads(line) for line in file]
+        if len(ids) != len(self):
+            raise DataError(f"{self.path / 'ids.jsonl'} has {len(ids)} ids for {len(self)} samples; prepare it again")
+        return ids
+
+    def sample(self, index: int) -> TokenizedSample:
+        """Sample `index`; its arrays are copies. Raises IndexError."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index} of a store of {len(self)}")
+        place = slice(self._offsets[index], self._offsets[index + 1])
+        loss_mask = np.array(self._mask[place], dtype=np.bool_)
+        return TokenizedSample(self.ids[index], np.array(self._tokens[place], dtype=np.int32), loss_mask)
+
+    def prompt(self, index: int) -> npt.NDArray[np.int32]:
+        """int32 [P], the tokens before the first supervised one: what the model is asked to continue."""
+        sample = self.sample(index)
+        return sample.input_ids[: int(np.argmax(sample.loss_mask))]
+
+    @cached_property
+    def holdout_indices(self) -> npt.NDArray[np.int64]:
+        """Samples of held-out conversations, ascending."""
+        share = self.meta["made_from"]["holdout"]
+        return np.array([i for i, name in enumerate(self.ids) if is_held_out(name, share)], dtype=np.int64)
+
+    @cached_property
+    def train_indices(self) -> npt.NDArray[np.int64]:
+        """All other samples, ascending."""
+        return np.setdiff1d(np.arange(len(self), dtype=np.int64), self.holdout_indices)
+
+    @cached_property
+    def num_anchors(self) -> npt.NDArray[np.int64]:
+        """int64 [num_samples], how many positions a have mask[a] and mask[a + 1]."""
+        masks = (self._mask[start:stop] for start, stop in self._places(np.arange(len(self))))
+        return np.array([np.count_nonzero(mask[:-1] & mask[1:]) for mask in masks], dtype=np.int64)
+
+    def tokens_seen(self, split: Split) -> npt.NDArray[np.int64]:
+        """Ids that are supervised somewhere in the split, ascending, each once."""
+        indices = {"train": self.train_indices, "holdout": self.holdout_indices, "all": np.arange(len(self))}[split]
+        seen = np.zeros(self.vocab_size, dtype=np.bool_)
+        for start, stop in self._places(indices):
+            seen[self._tokens[start:stop][self._mask[start:stop] != 0]] = True
+        return np.flatnonzero(seen)
+
+    def _places(self, indices: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+        return zip(self._offsets[indices].tolist(), self._offsets[indices + 1].tolist(), strict=True)
+
+
+def is_held_out(conversation_id: str, share: float) -> bool:
+    """True for the same ids on every machine: the first 8 bytes of the id's sha256, as a number in [0, 1), < share."""
+    digest = hashlib.sha256(conversation_id.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") < share * 2**64
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """A store's meta.json. Raises DataError if it is missing or not one that this version reads."""
+    file = path / "meta.json"
+    try:
+        meta = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(f"{path} is not a token store (no meta.json); make one with `draftsmith prepare`") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read: {error}; delete the store and prepare it again") from error
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        raise DataError(f"{file} does not describe a token store; give the directory that `draftsmith prepare` wrote")
+    if meta["version"] != VERSION:
+        raise DataError(f"{path} has version {meta['version']}, this draftsmith reads {VERSION}; prepare it again")
+    return meta

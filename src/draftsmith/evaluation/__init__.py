@@ -1,0 +1,18 @@
+"""Does it pay: lossless speculative decoding, acceptance, proof of equality, speed."""
+
+from draftsmith.evaluation.acceptance import Acceptance, acceptance_of
+from draftsmith.evaluation.lossless import num_greedy
+from draftsmith.evaluation.prompts import humaneval_prompts
+from draftsmith.evaluation.speculate import Decoded, speculate
+from draftsmith.evaluation.speed import Speed, measure_speed
+
+__all__ = [
+    "Acceptance",
+    "Decoded",
+    "Speed",
+    "acceptance_of",
+    "humaneval_prompts",
+    "measure_speed",
+    "num_greedy",
+    "speculate",
+]

@@ -1,0 +1,117 @@
+"""Directories that appear whole or not at all, and the manifest that proves what is in them.
+
+Written aside, every file and the directory fsynced, then renamed; a reader never sees half of anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "MANIFEST.json"
+
+
+@contextmanager
+def atomic_directory(destination: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Yield an empty directory that becomes `destination` if the block succeeds, and vanishes if it does not.
+
+    Raises FileExistsError if `destination` exists and `replace` is false. With `replace` the old directory stays
+    readable until the new one is complete.
+    """
+    if destination.exists() and not replace:
+        raise FileExistsError(f"{destination} already exists")
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{destination.name}.tmp-", dir=destination.parent))
+    try:
+        aside.chmod(0o755)  # mkdtemp makes it private; what we publish is not
+        yield aside
+        for path in aside.rglob("*"):
+            _fsync(path)
+        _fsync(aside)
+        _move_into_place(aside, destination)
+        _fsync(destination.parent)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def atomic_write(path: Path, text: str) -> None:
+    """Replace one small file as a whole."""
+    descriptor, aside = tempfile.mkstemp(prefix=f".{path.name}.tmp-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(aside, 0o644)
+        os.replace(aside, path)
+    except BaseException:
+        os.unlink(aside)
+        raise
+
+
+def sha256_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def short_hash(value: Any) -> str:
+    """16 hexadecimal digits that name a JSON value, for directories of derived files."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def write_manifest(directory: Path, **extra: Any) -> None:
+    """Record size and SHA-256 of every file of `directory` in MANIFEST.json, beside `extra` facts."""
+    files = {
+        str(path.relative_to(directory)): {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name != MANIFEST
+    }
+    (directory / MANIFEST).write_text(json.dumps({**extra, "files": files}, indent=2) + "\n", encoding="utf-8")
+
+
+def manifest_problem(directory: Path) -> str | None:
+    """What is wrong with a directory that has a manifest, in words, or None if every file is as it was written."""
+    try:
+        files = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))["files"]
+        for name, recorded in files.items():
+            path = directory / name
+            if not path.is_file():
+                return f"{path} is missing"
+            if path.stat().st_size != recorded["bytes"]:
+                return f"{path} has {path.stat().st_size} bytes, not {recorded['bytes']}"
+            if sha256_file(path) != recorded["sha256"]:
+                return f"{path} has other content than was written"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{directory / MANIFEST} cannot be read: {error}"
+    return None
+
+
+def _move_into_place(aside: Path, destination: Path) -> None:
+    if not destination.exists():
+        os.rename(aside, destination)
+        return
+    retired = Path(tempfile.mkdtemp(prefix=f".{destination.name}.old-", dir=destination.parent))
+    os.rename(destination, retired / "old")
+    try:
+        os.rename(aside, destination)
+    except BaseException:
+        os.rename(retired / "old", destination)
+        raise
+    finally:
+        shutil.rmtree(retired, ignore_errors=True)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

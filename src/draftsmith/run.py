@@ -1,0 +1,376 @@
+"""The map in code: how the rooms work together. The only file that wires them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+import torch
+
+from draftsmith import data, evaluation
+from draftsmith.config import RunConfig, TargetConfig, TrainConfig
+from draftsmith.data import TokenStore
+from draftsmith.drafter import Drafter, make_shape
+from draftsmith.errors import CheckpointError, ConfigError, DataError, Interrupted
+from draftsmith.export import export_drafter, model_card, read_drafter
+from draftsmith.files import atomic_write, short_hash
+from draftsmith.keyed import keyed_generator
+from draftsmith.observe import Journal, Progress, StopRequest, describe_environment, peak_memory_bytes
+from draftsmith.plan import EpochPlan, PlanSettings, build_plan
+from draftsmith.records import BatchSpec, Conversation, FeatureBatch
+from draftsmith.target import (
+    FeatureCache,
+    Target,
+    cache_root,
+    capture,
+    generate,
+    load_target,
+    load_tokenizer,
+    open_cache,
+    resolve_mask_token_id,
+)
+from draftsmith.training import StepMetrics, TrainState, load_checkpoint, params_sha256, save_checkpoint, train_step
+
+PACKAGED = Path(__file__).parent / "demo"
+SHIPPED_CONVERSATIONS = {name: PACKAGED / f"{name}.jsonl.gz" for name in ("demo", "tiny")}
+DEMO_CONFIG = PACKAGED / "demo.toml"
+
+
+def prepare(
+    source: Path, destination: Path, target: TargetConfig, *, max_length: int, holdout: float, cut: bool, strict: bool
+) -> TokenStore:
+    """Conversations -> token store at `destination`. With `cut`, answers cut at a limit are used, without their end."""
+    with Progress(f"preparing {source}") as progress:
+        return data.prepare(
+            source,
+            destination,
+            load_tokenizer(target),
+            max_length=max_length,
+            holdout=holdout,
+            truncated="cut" if cut else "exclude",
+            strict=strict,
+            progress=lambda rows: progress.show(lambda: f"{rows:,} rows"),
+        )
+
+
+def regenerate(
+    source: Path,
+    destination: Path,
+    target: TargetConfig,
+    *,
+    max_new_tokens: int,
+    temperature: float,
+    batch_size: int,
+    seed: int,
+) -> data.Regenerated:
+    """The target answers every user turn of `source` into `destination`."""
+    rows = [row for _, row in data.read_conversations(source, strict=True)]
+    conversations = [row for row in rows if isinstance(row, Conversation)]
+    tokenizer, model = load_tokenizer(target), load_target(target)
+    start = time.monotonic()
+
+    def answer(prompts: Sequence[Sequence[int]], ids: Sequence[str]) -> list[list[int]]:
+        seeds = [int(keyed_generator(seed, "answer", name).integers(2**62)) for name in ids]
+        return generate(model, prompts, max_new_tokens=max_new_tokens, temperature=temperature, seeds=seeds)
+
+    with Progress(f"answering {source}") as progress:
+        return data.regenerate(
+            conversations,
+            destination,
+            tokenizer,
+            answer,
+            eos_token_ids=model.eos_token_ids,
+            batch_size=batch_size,
+            progress=lambda rows, tokens: progress.show(
+                f"{rows:,} of {len(conversations):,}, {tokens / (time.monotonic() - start):.0f} tokens/s"
+            ),
+        )
+
+
+def train(config: RunConfig, *, name: str) -> dict[str, Any]:
+    """Train, save, export, measure; returns what summary.json holds. Raises Interrupted if a signal ended it early."""
+    _set_up_torch(config)
+    run = _create_run(config, name)
+    tokenizer, target = load_tokenizer(config.target), load_target(config.target)
+    store = _open_store(config, tokenizer, run)
+    drafter = _new_drafter(config, target, tokenizer, store)
+    seen = np.union1d(store.tokens_seen("train"), list(tokenizer.added_tokens_decoder))
+    state = TrainState.create(drafter, config, seen)
+    with Journal(run) as journal, StopRequest() as stop:
+        journal.event("start", plan_sha256=_plan(config, store, epoch=0).sha256, store=store.fingerprint)
+        cache = _features_on_disk(config, store, target) if config.target.cache == "disk" else None
+        train_seconds = _learn(state, config, store, target, cache, journal, stop)
+        summary = _keep(state, config, run, target, train_seconds)
+        if stop.received is not None:
+            journal.event("interrupted", signal=stop.received, step=state.step)
+            raise Interrupted(stop.received, f"what was trained is in {run}")
+        del cache, target, state
+        summary |= evaluate(run, config, store)
+        journal.event("end", step=summary["train_steps"])
+    return summary
+
+
+def evaluate(run: Path, config: RunConfig, store: TokenStore | None = None) -> dict[str, Any]:
+    """Measure the exported drafter of a run, and add what was measured to its summary.json."""
+    _set_up_torch(config)
+    tokenizer = load_tokenizer(config.target)
+    store = store or TokenStore.open(_store_path(config, run))
+    drafter = read_drafter(run / "drafter")
+    prompts = {"holdout": [store.prompt(int(i)).tolist() for i in store.holdout_indices[: config.eval.num_prompts]]}
+    if config.eval.num_code_prompts:
+        prompts["humaneval"] = evaluation.humaneval_prompts(tokenizer, config.eval.num_code_prompts)
+    measured = _measure_sets(config, drafter, {name: found for name, found in prompts.items() if found})
+    if config.eval.num_timed and prompts["holdout"]:
+        measured |= _measure_speed(config, drafter, prompts["holdout"][: config.eval.num_timed])
+    measured["peak_memory_bytes"] = peak_memory_bytes()
+    summary = {**_read_json(run / "summary.json"), **measured}
+    _write_json(run / "summary.json", summary)
+    (run / "drafter" / "README.md").write_text(model_card(drafter.shape, summary), encoding="utf-8")
+    return summary
+
+
+def export(run: Path, destination: Path) -> Path:
+    """Export the newest checkpoint of a run to `destination`, which must not exist."""
+    drafter, _, _ = load_checkpoint(run)
+    return export_drafter(drafter, destination, card=model_card(drafter.shape, _read_json(run / "summary.json")))
+
+
+def dry_run(config: RunConfig) -> EpochPlan:
+    """The plan of the first epoch, without loading any weights."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as directory:
+        return _plan(config, _open_store(config, load_tokenizer(config.target), Path(directory)), epoch=0)
+
+
+def _set_up_torch(config: RunConfig) -> None:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(config.num_threads or cores)
+    torch.use_deterministic_algorithms(config.deterministic)
+
+
+def _create_run(config: RunConfig, name: str) -> Path:
+    run = config.run.dir or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if (run / "config.toml").exists():
+        raise CheckpointError(f"{run} already holds a run; choose another directory with run.dir=...")
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        atomic_write(run / "config.toml", tomli_w.dumps(config.model_dump(mode="json", exclude_none=True)))
+        _write_json(run / "environment.json", {**describe_environment(), "target": config.target.model})
+    except OSError as error:
+        raise CheckpointError(f"run directory {run} cannot be written: {error.strerror}") from error
+    return run
+
+
+def _store_path(config: RunConfig, run: Path) -> Path:
+    return config.data.store or run / "store"
+
+
+def _open_store(config: RunConfig, tokenizer: Any, run: Path) -> TokenStore:
+    """The store that the configuration names, or one made from its conversations inside the run directory."""
+    if config.data.store is not None:
+        store = TokenStore.open(config.data.store)
+    else:
+        name = str(config.data.conversations)
+        store = data.prepare(
+            SHIPPED_CONVERSATIONS.get(name, Path(name)),
+            run / "store",
+            tokenizer,
+            max_length=config.data.max_length,
+            holdout=config.data.holdout,
+            truncated=config.data.truncated,
+            limit=config.data.limit,
+        )
+    if len(store.train_indices) == 0:
+        raise DataError(f"{store.path} has no sample to train on; lower data.holdout or add conversations")
+    if config.eval.num_prompts and len(store.holdout_indices) == 0:
+        raise DataError(f"{store.path} holds nothing out to measure on; raise data.holdout, or set eval.num_prompts=0")
+    return store
+
+
+def _new_drafter(config: RunConfig, target: Target, tokenizer: Any, store: TokenStore) -> Drafter:
+    if store.vocab_size > target.vocab_size:
+        raise DataError(
+            f"{store.path} was made with {store.vocab_size} token ids, but target {target.name} has "
+            f"{target.vocab_size}; prepare it again with this target"
+        )
+    mask_token_id = resolve_mask_token_id(
+        tokenizer,
+        vocab_size=target.vocab_size,
+        eos_token_ids=target.eos_token_ids,
+        requested=config.drafter.mask_token_id,
+    )
+    if mask_token_id in store.tokens_seen("all"):
+        raise ConfigError(
+            f"mask token {mask_token_id} occurs in {store.path}; set drafter.mask_token_id to an unused id"
+        )
+    shape = make_shape(config.drafter, target.config, layer_ids=target.layer_ids, mask_token_id=mask_token_id)
+    drafter = Drafter(shape).to(target.device)
+    generator = torch.Generator().manual_seed(int(keyed_generator(config.seed, "init").integers(2**62)))
+    drafter.init_weights(generator, pass_last_tap=config.drafter.init == "pass-last-tap")
+    return drafter
+
+
+def _plan(config: RunConfig, store: TokenStore, *, epoch: int) -> EpochPlan:
+    settings = PlanSettings(**config.batching.model_dump())
+    return build_plan(store.lengths[store.train_indices], settings, seed=config.seed, epoch=epoch)
+
+
+def _specs(plan: EpochPlan, store: TokenStore) -> Iterator[BatchSpec]:
+    """Planned batches with the store's own sample numbers."""
+    for planned in plan:
+        samples = tuple(store.train_indices[planned.samples].tolist())
+        yield BatchSpec(planned.seq, planned.epoch, planned.bucket, samples, planned.padded_length)
+
+
+def _features_on_disk(config: RunConfig, store: TokenStore, target: Target) -> FeatureCache:
+    """Hidden states of all training samples, made now unless an earlier run on the same data left them."""
+    made_from = [store.fingerprint, config.target.model, config.target.revision, str(target.dtype), target.layer_ids]
+    directory = cache_root() / "features" / short_hash(made_from)
+    trained = np.zeros(len(store), dtype=np.int64)
+    trained[store.train_indices] = store.lengths[store.train_indices]
+    offsets = np.concatenate([[0], np.cumsum(trained)])
+    cache = open_cache(directory, offsets)
+    if cache is not None:
+        return cache
+    # Small batches of one length keep the working set in the processor's cache and waste little padding.
+    settings = PlanSettings(max_tokens=max(1536, int(store.lengths.max())), order="sequential")
+    plan = build_plan(store.lengths[store.train_indices], settings, seed=0)
+    batches = ((spec.samples, data.collate(store, spec).input_ids) for spec in _specs(plan, store))
+    start, total = time.monotonic(), int(offsets[-1])
+    with Progress("reading the target's hidden states") as progress:
+        return capture(
+            directory,
+            target,
+            offsets,
+            batches,
+            progress=lambda n: progress.show(
+                f"{n:,} of {total:,} tokens, {n / (time.monotonic() - start):,.0f} tokens/s"
+            ),
+        )
+
+
+def _learn(
+    state: TrainState,
+    config: RunConfig,
+    store: TokenStore,
+    target: Target,
+    cache: FeatureCache | None,
+    journal: Journal,
+    stop: StopRequest,
+) -> float:
+    """Train until the budget is spent or a signal arrives; returns the seconds it took."""
+    start = time.monotonic()
+    with Progress("training") as progress:
+        for epoch in itertools.count():
+            plan = _plan(config, store, epoch=epoch)
+            for spec in _specs(plan, store):
+                seconds = time.monotonic() - start
+                share = _progress(config.train, state.step, seconds, epoch + spec.seq / plan.num_batches)
+                if share >= 1 or stop.received is not None:
+                    return seconds
+                batch = data.collate(store, spec)
+                hidden = (
+                    target.features(batch.input_ids) if cache is None else cache.batch(spec.samples, spec.padded_length)
+                )
+                metrics = train_step(state, FeatureBatch(batch, hidden), target, config, progress=share)
+                journal.metrics(epoch=epoch, seq=spec.seq, bucket=spec.bucket, **dataclasses.asdict(metrics))
+                progress.show(lambda m=metrics, s=seconds, done=share: _progress_line(m, s, done))  # type: ignore[misc]
+    raise AssertionError("epochs do not end")
+
+
+def _progress(budget: TrainConfig, step: int, seconds: float, epochs: float) -> float:
+    """How much of the budget is spent, from 0 to 1. A budget of minutes follows the clock, the others do not."""
+    if budget.minutes is not None:
+        return seconds / (60 * budget.minutes)
+    if budget.max_steps is not None:
+        return step / budget.max_steps
+    assert budget.epochs is not None
+    return epochs / budget.epochs
+
+
+def _progress_line(metrics: StepMetrics, seconds: float, share: float) -> str:
+    left = seconds / share - seconds if share > 0 else 0.0
+    return (
+        f"{share:4.0%}  step {metrics.step:,}  loss {metrics.loss:.3f}  "
+        f"accepted in training {metrics.acceptance:.2f}  {left:.0f} s left"
+    )
+
+
+def _keep(state: TrainState, config: RunConfig, run: Path, target: Target, train_seconds: float) -> dict[str, Any]:
+    """Save and export what was trained, and write the first half of summary.json."""
+    summary = {
+        "target": config.target.model,
+        "seed": config.seed,
+        "train_seconds": round(train_seconds, 3),
+        "train_steps": state.step,
+        "train_context_tokens": state.num_context_tokens,
+        "num_anchors_trained": state.num_anchors,
+        "num_skipped_steps": state.num_skipped,
+        "params_sha256": params_sha256(state.drafter),
+        "drafter": str(run / "drafter"),
+    }
+    save_checkpoint(run, state.drafter, {"step": state.step, **summary})
+    export_drafter(state.drafter, run / "drafter", card=model_card(state.drafter.shape, summary))
+    _write_json(run / "summary.json", summary)
+    return summary
+
+
+def _measure_sets(config: RunConfig, drafter: Drafter, prompts: dict[str, list[list[int]]]) -> dict[str, Any]:
+    """Acceptance by set, and the proof that outputs are the target's own greedy ones."""
+    target = load_target(config.target, dtype=config.eval.dtype)
+    drafter = drafter.to(target.dtype)
+    sets: dict[str, Any] = {}
+    num_equal = num_answers = 0
+    for name, found in prompts.items():
+        with Progress(f"decoding {len(found)} prompts of {name}") as progress:
+            answers = []
+            ordered = sorted(found, key=len)
+            for start in range(0, len(ordered), config.eval.batch_size):
+                batch = ordered[start : start + config.eval.batch_size]
+                decoded = evaluation.speculate(drafter, target, batch, max_new_tokens=config.eval.max_new_tokens)
+                answers += decoded
+                num_equal += evaluation.num_greedy(target, batch, [answer.tokens for answer in decoded])
+                progress.show(f"{len(answers)} done")
+        num_answers += len(answers)
+        sets[name] = dataclasses.asdict(evaluation.acceptance_of(answers, block_size=drafter.shape.block_size))
+    if not sets:
+        return {}
+    main = sets.get("holdout") or next(iter(sets.values()))
+    return {
+        "acceptance_length": main["length"],
+        "acceptance_by_slot": main["by_slot"],
+        "lossless": num_equal == num_answers,
+        "num_lossless": num_equal,
+        "num_lossless_checked": num_answers,
+        "eval_dtype": config.eval.dtype,
+        "sets": sets,
+    }
+
+
+def _measure_speed(config: RunConfig, drafter: Drafter, prompts: list[list[int]]) -> dict[str, Any]:
+    target = load_target(config.target, dtype=config.eval.speed_dtype)
+    with Progress(f"timing {len(prompts)} prompts with and without the drafter"):
+        speed = evaluation.measure_speed(
+            drafter.to(target.dtype), target, prompts, max_new_tokens=config.eval.max_new_tokens
+        )
+    return {**dataclasses.asdict(speed), "speedup": speed.speedup, "speed_dtype": config.eval.speed_dtype}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); is {path.parent} a finished run?") from error
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    atomic_write(path, json.dumps(value, indent=2) + "\n")

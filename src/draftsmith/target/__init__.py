@@ -1,0 +1,26 @@
+"""The frozen language model: loading, hidden states of chosen layers, decoding with a cache.
+
+Layers are named by the 0-based index of the decoder block whose output is meant, before any final norm.
+"""
+
+from draftsmith.target.builtin import cache_root
+from draftsmith.target.cache import PositionCache
+from draftsmith.target.feature_cache import FeatureCache, capture, open_cache
+from draftsmith.target.generate import generate, prefill
+from draftsmith.target.mask_token import resolve_mask_token_id
+from draftsmith.target.model import Target, default_layer_ids, load_target, load_tokenizer
+
+__all__ = [
+    "FeatureCache",
+    "PositionCache",
+    "Target",
+    "cache_root",
+    "capture",
+    "default_layer_ids",
+    "generate",
+    "load_target",
+    "load_tokenizer",
+    "open_cache",
+    "prefill",
+    "resolve_mask_token_id",
+]

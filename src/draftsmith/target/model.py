@@ -1,0 +1,216 @@
+"""A Hugging Face causal language model as a target: frozen, tapped by hooks, usable with a position-addressed cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from draftsmith.config import TargetConfig
+from draftsmith.errors import ConfigError, ModelError
+from draftsmith.target.builtin import BUILTIN_TARGETS, materialise
+from draftsmith.target.cache import PositionCache, visible
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class _LastTapReached(Exception):  # noqa: N818 - a jump out of the forward, not an error
+    """The last tapped layer has run; nothing after it is needed."""
+
+
+class Target:
+    """A frozen model with taps on the outputs of `layer_ids`.
+
+    Rows are right-padded everywhere: with causal attention, padding after the last real token changes nothing before
+    it, so no padding mask exists. Legend: B rows, S or Q tokens, K taps, H hidden size, V vocabulary.
+    """
+
+    def __init__(self, model: Any, *, layer_ids: Sequence[int] | None, num_taps: int, name: str) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.name = name
+        self.decoder = model.get_decoder()
+        text_config = self.decoder.config
+        self.config = text_config
+        self.hidden_size: int = text_config.hidden_size
+        self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
+        self.num_layers: int = text_config.num_hidden_layers
+        self.layer_ids = _checked_layer_ids(layer_ids, num_taps, self.num_layers)
+        self._windows = _attention_windows(text_config)
+        self._sink: torch.Tensor | None = None
+        self._stop_after_last_tap = False
+        for place, layer_id in enumerate(self.layer_ids):
+            self.decoder.layers[layer_id].register_forward_hook(self._tap(place))
+
+    @property
+    def feature_size(self) -> int:
+        """K*H: width of the hidden states handed to the drafter."""
+        return len(self.layer_ids) * self.hidden_size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embedding.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.weight.device
+
+    @property
+    def embedding(self) -> nn.Embedding:
+        """The input embedding module; scaling that a family applies inside it is part of it."""
+        return self.model.get_input_embeddings()  # type: ignore[no-any-return]
+
+    @property
+    def head(self) -> nn.Linear:
+        """The language-model head; with tied embeddings its weight is the embedding matrix."""
+        return self.model.get_output_embeddings()  # type: ignore[no-any-return]
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Ids that end an answer."""
+        ids = self.model.generation_config.eos_token_id
+        if ids is None:
+            ids = self.config.eos_token_id
+        return frozenset([ids] if isinstance(ids, int) else ids or [])
+
+    @torch.no_grad()
+    def features(self, input_ids_BS: torch.Tensor) -> torch.Tensor:
+        """Hidden states [B, S, K*H] at the taps. Stops after the last tapped layer."""
+        sink = self._new_sink(input_ids_BS)
+        with self._capture(sink, stop=True), suppress(_LastTapReached):
+            self.decoder(input_ids=input_ids_BS, use_cache=False)
+        return sink
+
+    @torch.no_grad()
+    def forward(
+        self,
+        input_ids_BQ: torch.Tensor,
+        positions_BQ: torch.Tensor,
+        cache: PositionCache,
+        *,
+        keep: torch.Tensor | None = None,
+        capture: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Logits [B, Q, V] and, if `capture`, hidden states [B, Q, K*H] of tokens placed at `positions_BQ`.
+
+        `keep` (int64 [U]) restricts the logits to these columns.
+        """
+        cache.place(positions_BQ)
+        sink = self._new_sink(input_ids_BQ) if capture else None
+        with self._capture(sink, stop=False):
+            output = self.model(
+                input_ids=input_ids_BQ,
+                position_ids=positions_BQ,
+                attention_mask=self._mask(positions_BQ, cache.length),
+                cache=cache,
+                use_cache=True,
+                logits_to_keep=0 if keep is None else keep,
+            )
+        return output.logits, sink
+
+    def _mask(self, positions_BQ: torch.Tensor, length: int) -> Any:
+        masks = {kind: visible(positions_BQ, length, window) for kind, window in self._windows.items()}
+        return masks if len(masks) > 1 else next(iter(masks.values()))
+
+    def _new_sink(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return torch.empty(*input_ids.shape, self.feature_size, dtype=self.dtype, device=self.device)
+
+    @contextmanager
+    def _capture(self, sink: torch.Tensor | None, *, stop: bool) -> Iterator[None]:
+        self._sink, self._stop_after_last_tap = sink, stop
+        try:
+            yield
+        finally:
+            self._sink, self._stop_after_last_tap = None, False
+
+    def _tap(self, place: int) -> Any:
+        columns = slice(place * self.hidden_size, (place + 1) * self.hidden_size)
+
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            if self._sink is None:
+                return
+            self._sink[..., columns] = output[0] if isinstance(output, tuple) else output
+            if self._stop_after_last_tap and place == len(self.layer_ids) - 1:
+                raise _LastTapReached
+
+        return hook
+
+
+def load_target(config: TargetConfig, *, dtype: str | None = None, device: str = "cpu") -> Target:
+    """Load and freeze the target. Raises ModelError if it is missing, or is no causal language model we can decode."""
+    path = resolve_target(config.model)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=DTYPES[dtype or config.dtype],
+            revision=config.revision,
+            trust_remote_code=config.trust_remote_code,
+            attn_implementation="sdpa",
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"target {config.model!r} cannot be loaded as a causal language model: {error}") from error
+    return Target(model.to(device), layer_ids=config.layer_ids, num_taps=config.num_taps, name=config.model)
+
+
+def load_tokenizer(config: TargetConfig) -> Any:
+    """The target's tokenizer. Raises ModelError if it is missing or has no chat template."""
+    path = resolve_target(config.model)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            path, revision=config.revision, trust_remote_code=config.trust_remote_code
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"no tokenizer can be loaded for target {config.model!r}: {error}") from error
+    if not tokenizer.chat_template:
+        raise ModelError(
+            f"the tokenizer of target {config.model!r} has no chat template, so conversations cannot be rendered; "
+            "use an instruction-tuned model, or add chat_template.jinja to its directory"
+        )
+    return tokenizer
+
+
+def resolve_target(name: str) -> str:
+    """A directory for a built-in name; anything else is a directory or hub name already."""
+    if name in BUILTIN_TARGETS:
+        return str(materialise(name))
+    if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
+        raise ModelError(f"target directory {name} does not exist")
+    return str(Path(name).expanduser())
+
+
+def default_layer_ids(num_layers: int, num_taps: int) -> tuple[int, ...]:
+    """Evenly spaced taps from 1 to L-3, rounded half to even; one tap is the middle layer (the field's common rule)."""
+    if num_taps == 1:
+        return (num_layers // 2,)
+    step = (num_layers - 4) / (num_taps - 1)
+    return tuple(round(1 + place * step) for place in range(num_taps))
+
+
+def _checked_layer_ids(layer_ids: Sequence[int] | None, num_taps: int, num_layers: int) -> tuple[int, ...]:
+    ids = tuple(layer_ids) if layer_ids is not None else default_layer_ids(num_layers, num_taps)
+    # The last block is excluded: elsewhere its output is read after the final norm, here before it.
+    if not ids or any(not 0 <= i < num_layers - 1 for i in ids) or list(ids) != sorted(set(ids)):
+        raise ConfigError(
+            f"target.layer_ids is {list(ids)}: tapped layers must be distinct, ascending and between 0 and "
+            f"{num_layers - 2} for a target of {num_layers} layers; set target.layer_ids, or lower target.num_taps"
+        )
+    return ids
+
+
+def _attention_windows(config: Any) -> dict[str, int | None]:
+    """Kind of attention layer -> window in tokens (None: unbounded). Refuses layers whose state cannot be rewound."""
+    kinds = set(config.layer_types) if hasattr(config, "layer_types") and config.layer_types else set()
+    unknown = kinds - {"full_attention", "sliding_attention"}
+    if unknown:
+        raise ModelError(
+            f"the target has {', '.join(sorted(unknown))} layers; rejected draft tokens cannot be taken back out of "
+            "their state, so lossless decoding is not possible here; use a target with attention layers only"
+        )
+    window = config.sliding_window if hasattr(config, "sliding_window") else None
+    if not kinds:
+        kinds = {"sliding_attention" if window else "full_attention"}
+    return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}

@@ -1,0 +1,165 @@
+"""A store reads back what was written, and is whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from draftsmith.data.store import Accounting, TokenStore, is_held_out
+from draftsmith.data.writer import StoreWriter, existing_store
+from draftsmith.errors import DataError
+from draftsmith.records import TokenizedSample
+
+NOTHING_REJECTED = Accounting(num_read=3, num_kept=3, num_truncated=0, rejected={})
+
+
+def sample(name: str, *tokens: int) -> TokenizedSample:
+    """Negative tokens are supervised."""
+    input_ids = np.abs(np.array(tokens, dtype=np.int32))
+    return TokenizedSample(name, input_ids, np.array(tokens) < 0)
+
+
+SAMPLES = (
+    sample("a", 1, 2, -3, -4, -5),
+    sample("b", 9, -8, 7, -8),
+    sample("ü", 1, -2, -3),
+)
+
+
+def write(destination: Path, **made_from: Any) -> TokenStore:
+    with StoreWriter(destination) as writer:
+        for each in SAMPLES:
+            writer.add(each)
+        return writer.commit({"vocab_size": 10, "holdout": 0.5, "max_length": 8, **made_from}, NOTHING_REJECTED)
+
+
+def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+    write(tmp_path / "store")
+    store = TokenStore.open(tmp_path / "store")
+    assert len(store) == 3
+    assert store.lengths.tolist() == [5, 4, 3]
+    for index, expected in enumerate(SAMPLES):
+        found = store.sample(index)
+        assert found.id == expected.id
+        assert found.input_ids.dtype == np.int32
+        assert found.input_ids.tolist() == expected.input_ids.tolist()
+        assert found.loss_mask.tolist() == expected.loss_mask.tolist()
+    assert (store.meta["num_tokens"], store.meta["num_supervised"]) == (12, 7)
+    with pytest.raises(IndexError):
+        store.sample(3)
+
+
+def test_anchors_never_reach_across_samples(tmp_path: Path) -> None:
+    assert write(tmp_path / "store").num_anchors.tolist() == [2, 0, 1]
+
+
+def test_a_prompt_is_what_stands_before_the_first_supervised_token(tmp_path: Path) -> None:
+    store = write(tmp_path / "store")
+    assert [store.prompt(i).tolist() for i in range(3)] == [[1, 2], [9], [1]]
+
+
+def test_every_sample_is_on_one_side_and_tokens_seen_belong_to_that_side(tmp_path: Path) -> None:
+    store = write(tmp_path / "store")
+    train, holdout = store.train_indices.tolist(), store.holdout_indices.tolist()
+    assert sorted(train + holdout) == [0, 1, 2]
+    assert [is_held_out(SAMPLES[i].id, 0.5) for i in range(3)] == [i in holdout for i in range(3)]
+    for split, indices in (("train", train), ("holdout", holdout), ("all", [0, 1, 2])):
+        seen = sorted({int(t) for i in indices for t in SAMPLES[i].input_ids[SAMPLES[i].loss_mask]})
+        assert store.tokens_seen(split).tolist() == seen  # type: ignore[arg-type]
+
+
+def test_the_split_is_the_same_everywhere_and_grows_with_the_share() -> None:
+    names = [str(i) for i in range(2000)]
+    assert [name for name in names[:40] if is_held_out(name, 0.1)] == ["9", "39"]
+    smaller = {name for name in names if is_held_out(name, 0.05)}
+    larger = {name for name in names if is_held_out(name, 0.2)}
+    assert smaller < larger
+    assert 0.17 < len(larger) / len(names) < 0.23
+    assert not any(is_held_out(name, 0.0) for name in names)
+
+
+def test_an_identical_store_is_reused_and_another_one_refused_by_its_difference(tmp_path: Path) -> None:
+    store = write(tmp_path / "store")
+    made_from = store.meta["made_from"]
+    assert existing_store(tmp_path / "nowhere", made_from) is None
+    reused = existing_store(tmp_path / "store", made_from)
+    assert reused is not None
+    assert reused.fingerprint == store.fingerprint
+    with pytest.raises(DataError, match="max_length is 9, there 8"):
+        existing_store(tmp_path / "store", {**made_from, "max_length": 9})
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(DataError, match="exists and is not a token store"):
+        existing_store(tmp_path / "file", made_from)
+
+
+def test_of_two_writers_of_one_store_the_second_uses_what_the_first_wrote(tmp_path: Path) -> None:
+    with StoreWriter(tmp_path / "store") as late:
+        late.add(SAMPLES[0])
+        first = write(tmp_path / "store")
+        second = late.commit(first.meta["made_from"], NOTHING_REJECTED)
+    assert len(second) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+    with pytest.raises(DataError, match="holds another store"):
+        write(tmp_path / "store", max_length=99)
+
+
+@pytest.mark.parametrize("name", ["tokens.bin", "mask.bin", "ids.jsonl", "offsets.npy"])
+def test_a_damaged_store_names_the_damaged_file(tmp_path: Path, name: str) -> None:
+    write(tmp_path / "store")
+    file = tmp_path / "store" / name
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(DataError, match=rf"{name} has \d+ bytes, meta\.json says"):
+        TokenStore.open(tmp_path / "store")
+    file.unlink()
+    with pytest.raises(DataError, match=f"{name} is missing"):
+        TokenStore.open(tmp_path / "store")
+
+
+def test_a_directory_that_is_no_store_or_of_another_version_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not a token store"):
+        TokenStore.open(tmp_path / "nowhere")
+    write(tmp_path / "store")
+    meta = tmp_path / "store" / "meta.json"
+    known = json.loads(meta.read_text())
+    meta.write_text(json.dumps({**known, "version": 999}))
+    with pytest.raises(DataError, match="version 999"):
+        TokenStore.open(tmp_path / "store")
+    meta.write_text("{}")
+    with pytest.raises(DataError, match="does not describe a token store"):
+        TokenStore.open(tmp_path / "store")
+    meta.write_text("{")
+    with pytest.raises(DataError, match="cannot be read"):
+        TokenStore.open(tmp_path / "store")
+
+
+@pytest.mark.parametrize("call", ["rename", "fsync"])
+def test_a_disk_error_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(DataError, match=r"store could not be written: No space left on device"):
+        write(tmp_path / "store")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_while_writing_leaves_nothing(tmp_path: Path) -> None:
+    def interrupted() -> None:
+        with StoreWriter(tmp_path / "store") as writer:
+            writer.add(SAMPLES[0])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="cannot be written"), StoreWriter(tmp_path / "file" / "store"):
+        pass
