@@ -68,6 +68,9 @@ class DataConfig(Section):
 class BatchingConfig(Section):
     """How an epoch is cut into batches, and in which order they come."""
 
+    batching: Literal["bucketed", "packed"] = Field(
+        default="bucketed", description="packed: several samples in one row, by best fit, instead of buckets."
+    )
     max_tokens: int = Field(default=8192, ge=1, description="Upper bound of rows x padded length of a batch.")
     max_rows: int | None = Field(default=None, ge=1, description="Upper bound of rows of a batch.")
     num_buckets: int = Field(default=8, ge=1, description="Number of length buckets, edges chosen by the planner.")
@@ -78,6 +81,8 @@ class BatchingConfig(Section):
     )
     overlong: Literal["truncate", "drop", "error"] = "truncate"
     order: str = Field(default="quota", description="Order policy; `draftsmith plan --compare` shows them all.")
+    pack_length: int | None = Field(default=None, ge=1, description="Tokens of a packed row; by default max_tokens.")
+    pack_window: int = Field(default=8192, ge=1, description="Samples packed together; larger packs tighter.")
 
 
 class DrafterConfig(Section):

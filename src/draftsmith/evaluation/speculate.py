@@ -134,7 +134,9 @@ def _draft(
     positions_RK = place_R[:, None] + torch.arange(shape.block_size, device=place_R.device)
     embedding = target.embedding(block_RK).to(drafter.fc.weight.dtype)
     states_RKH = drafter(embedding, positions_RK, context.up_to(length), mask)
-    block_RK[:, 1:] = target.head(states_RKH[:, 1:].to(target.dtype)).argmax(-1)
+    # Flattened, because a batched product with a slice copies the whole head for every row.
+    states_TH = states_RKH[:, 1:].to(target.dtype).reshape(-1, shape.hidden_size)
+    block_RK[:, 1:] = target.head(states_TH).argmax(-1).view(len(block_RK), -1)
     return block_RK
 
 

@@ -17,6 +17,7 @@ from draftsmith.plan.batches import BatchTable, checked_lengths, cut_buckets
 from draftsmith.plan.keyed import IntArray, key_of, permutation
 from draftsmith.plan.orders import policy_named
 from draftsmith.plan.orders.base import BucketArray
+from draftsmith.plan.packing import pack_batches
 from draftsmith.plan.settings import PlanSettings
 
 PLAN_VERSION = 1  # raise it whenever the same inputs give another plan
@@ -116,7 +117,8 @@ def build_plan(lengths: object, settings: PlanSettings, *, seed: int, epoch: int
     """
     policy = policy_named(settings.order)
     checked = checked_lengths(lengths)
-    table = cut_buckets(checked, settings, key=key_of("batches", seed, epoch))
+    make_batches = pack_batches if settings.batching == "packed" else cut_buckets
+    table = make_batches(checked, settings, key=key_of("batches", seed, epoch))
     counts = np.bincount(table.buckets, minlength=len(table.edges)).tolist()
     order = policy(counts, key_of("order", seed, epoch))
     placed = _place_batches(order.sequence, table, key=key_of("within", seed, epoch))

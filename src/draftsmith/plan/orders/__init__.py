@@ -4,17 +4,20 @@ A policy is a pure function `(counts, key) -> Order`; the same key gives the sam
 """
 
 from draftsmith.errors import PlanError
+from draftsmith.plan.orders import plain, quota, stride
 from draftsmith.plan.orders.base import Order, OrderPolicy, min_adjacent_repeats, min_longest_run
-from draftsmith.plan.orders.plain import sequential, shuffle
-from draftsmith.plan.orders.quota import quota, quota_nominal
 
 __all__ = ["POLICIES", "Order", "OrderPolicy", "min_adjacent_repeats", "min_longest_run", "policy_named"]
 
 POLICIES: dict[str, OrderPolicy] = {
-    "quota": quota,
-    "quota-nominal": quota_nominal,
-    "shuffle": shuffle,
-    "sequential": sequential,
+    "quota": quota.quota,
+    "quota-nominal": quota.quota_nominal,
+    "stride": stride.stride,
+    "shuffle": plain.shuffle,
+    "weighted": plain.weighted,
+    "diversity-first": plain.diversity_first,
+    "soft-anti-repeat": plain.soft_anti_repeat,
+    "sequential": plain.sequential,
 }
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from draftsmith.errors import PlanError
 from draftsmith.plan.orders.kernel import extend_order
 
-_WORTH_COMPILING = 20_000  # steps; below, loading numba takes longer than the plain loop
+_WORTH_COMPILING = 200_000  # steps; below, loading numba takes about as long as the plain loop
 
 
 def compiled_extend(num_steps: int, wanted: bool | None) -> tuple[Callable[..., int], Callable[[Any], Any]] | None:

@@ -14,19 +14,23 @@ from typing import Any
 
 import numpy as np
 
+from draftsmith.errors import PlanError
 from draftsmith.plan.keyed import IntArray, below, draws, key_of, permutation
 from draftsmith.plan.orders.base import BucketArray, Order, bucket_dtype, checked_counts, min_longest_run
 from draftsmith.plan.orders.compiled import compiled_extend
 from draftsmith.plan.orders.kernel import State, Tables, extend_order
 
-_CHUNK = 4096
+_FIRST_CHUNK, _CHUNK = 64, 4096
 _WEIGHT_SCALE = 1 << 30
-_MAX_STALLS = 24  # dead ends in a row that reach no further; each undoes twice as much as the one before
+_NUM_PHASES = 8  # starts to try before the line itself, for every bound
+_MAX_STALLS = 16  # dead ends in a row that reach no further; each undoes twice as much as the one before
 
 
 @dataclass(frozen=True)
 class _Found:
-    sequence: BucketArray
+    """sequence: None if the search was given up."""
+
+    sequence: BucketArray | None
     num_dead_ends: int
 
 
@@ -36,7 +40,7 @@ def quota(counts: Sequence[int], key: int) -> Order:
 
 
 def quota_nominal(counts: Sequence[int], key: int) -> Order:
-    """Drift below 1 batch from the proportional line itself; epochs then begin alike (lab measure: 20 sigma)."""
+    """Drift below 1 batch from the proportional line itself; but then every epoch begins much alike."""
     return quota_order(counts, key, phase=False)
 
 
@@ -51,7 +55,8 @@ def quota_order(
     """Find an order within the first of `bounds` (in batches; None: no bound) that allows one.
 
     compiled: use the compiled loop; None decides by size. The order does not depend on it.
-    The last resort, no bound, always succeeds: then only the run limit acts, and its guard is exact.
+    The last resort, no bound, always succeeds: then only the run limit acts, and its guard is exact. PlanError if
+    bounds leave that out and none of them succeeds.
     """
     numbers = checked_counts(counts)
     total = sum(numbers)
@@ -61,13 +66,19 @@ def quota_order(
     attempts = 0
     for rung, bound in enumerate(ladder):
         units = total * (total + 1) if bound is None else int(bound * total)
-        start = _random_phase(numbers, key_of(key, "phase", rung), units) if phase else [0] * len(numbers)
-        tables = Tables(numbers, weights, limits, start, units, 2 * len(numbers) + 2)
-        found = _search(tables, key_of(key, "draws", rung), compiled)
-        attempts += 1 if found is None else found.num_dead_ends + 1
-        if found is not None:
-            return Order(found.sequence, _certificate(bound, limits, attempts, phase))
-    raise AssertionError(f"no order for counts {numbers} within {ladder}")
+        for trial in range(_NUM_PHASES if phase else 0, -1, -1):
+            is_random = trial > 0
+            start = (
+                _random_phase(numbers, key_of(key, "phase", rung, trial), units) if is_random else [0] * len(numbers)
+            )
+            tables = Tables(numbers, weights, limits, start, units, 2 * len(numbers) + 2)
+            found = _search(tables, key_of(key, "draws", rung, trial), compiled)
+            attempts += found.num_dead_ends
+            if found.sequence is not None:
+                return Order(found.sequence, _certificate(bound, limits, attempts + 1, is_random))
+    raise PlanError(
+        f"no order of {numbers} was found within {', '.join(map(str, ladder))} batches; allow a wider bound, or None"
+    )
 
 
 def draw_weights(counts: Sequence[int]) -> list[int]:
@@ -81,11 +92,14 @@ def draw_weights(counts: Sequence[int]) -> list[int]:
     unit = 1 << 48
     weights = [count * unit // total for count in counts]
     if 1000 * max(counts) < 495 * total and sum(count > 0 for count in counts) > 2:
-        for _ in range(400):
-            raw = [count * unit // (unit - weight) for count, weight in zip(counts, weights, strict=True)]
+        for _ in range(4000):  # dozens suffice, unless a bucket is close to one half
+            raw = [count * unit * unit // (unit - weight) for count, weight in zip(counts, weights, strict=True)]
             norm = sum(raw)
             target = [part * unit // norm for part in raw]
+            moved = max(abs(goal - weight) for weight, goal in zip(weights, target, strict=True))
             weights = [(weight + goal) // 2 for weight, goal in zip(weights, target, strict=True)]
+            if moved < unit >> 36:
+                break
     scale = unit // _WEIGHT_SCALE
     return [max(1, weight // scale) if count else 0 for count, weight in zip(counts, weights, strict=True)]
 
@@ -137,7 +151,7 @@ def _deadline_histogram(counts: Sequence[int], lags: Sequence[int], bound: int) 
     return histogram
 
 
-def _search(tables: Tables, key: int, compiled: bool | None) -> _Found | None:
+def _search(tables: Tables, key: int, compiled: bool | None) -> _Found:
     """Draw step by step; at a dead end undo 2, 4, 8, ... steps and draw them anew with the next attempt's numbers."""
     total = sum(tables.counts)
     run_loop, as_sequence = (extend_order, list) if (kernel := compiled_extend(total, compiled)) is None else kernel
@@ -149,23 +163,25 @@ def _search(tables: Tables, key: int, compiled: bool | None) -> _Found | None:
         tables.bound,
         tables.horizon,
     )
+    first_tables = tables._replace(weights=tables.counts)
     state = _fresh_state(tables, as_sequence)
     order = as_sequence(np.zeros(total, dtype=np.int64))
-    step, farthest, stalls, dead_ends, undone = 0, 0, 0, 0, 0
+    step, farthest, stalls, dead_ends, undone, chunk = 0, 0, 0, 0, 0, _FIRST_CHUNK
     while step < total:
-        stop = min(total, step + _CHUNK)
+        stop = min(total, step + chunk) if step else 1
         drawn = as_sequence(draws(key_of(key, dead_ends), stop - step, start=step).tolist())
-        reached = run_loop(order, step, stop, drawn, tables, state)
+        # The first draw excludes no last bucket, so the counts themselves are its weights.
+        reached = run_loop(order, step, stop, drawn, tables if step else first_tables, state)
         if reached == stop:
-            step = stop
+            step, chunk = stop, min(2 * chunk, _CHUNK)
             continue
         dead_ends += 1
         stalls = 1 if reached > farthest else stalls + 1
         farthest = max(farthest, reached)
         step = max(0, reached - (1 << stalls))
-        undone += reached - step
-        if stalls > _MAX_STALLS or undone > 4 * total + 4096:
-            return None
+        undone, chunk = undone + reached - step, _FIRST_CHUNK
+        if stalls > _MAX_STALLS or undone > total + 1024:
+            return _Found(None, dead_ends)
         _undo(order, reached, step, tables, state)
     return _Found(np.asarray(order).astype(bucket_dtype(len(tables.counts))), dead_ends)
 
