@@ -45,11 +45,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
 def family(request: pytest.FixtureRequest) -> Target:
     config = AutoConfig.for_model(request.param, **SIZES, **FAMILIES[request.param])
     torch.manual_seed(1)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    model = AutoModelForCausalLM.from_config(config)
     for parameter in model.parameters():
         if parameter.dim() == 2:
             torch.nn.init.normal_(parameter, std=0.3)
     model.generation_config.eos_token_id = 2
+    assert (model.config._attn_implementation == "eager") == (request.param == "gemma2")
     return Target(model, layer_ids=None, num_taps=3, name=request.param)
 
 
