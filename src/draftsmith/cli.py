@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from draftsmith.config import TargetConfig, load_config
+from draftsmith.config import TargetConfig, load_config, parse_batching
 from draftsmith.errors import DraftsmithError, Interrupted
 
 app = typer.Typer(
@@ -110,6 +110,49 @@ def train(
         typer.echo(run.dry_run(settings))
         return
     _print_summary(run.train(settings, name=config.stem))
+
+
+@app.command()
+def plan(
+    source: Annotated[
+        Path | None, typer.Argument(help="Token store, or a file with one length in tokens a line.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="Batching settings, for example max_tokens=8192 num_buckets=8.")
+    ] = None,
+    counts: Annotated[str | None, typer.Option(help="Batches per bucket instead of lengths: 2120,4017,...")] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Order policy; may be given several times.")] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Show all order policies side by side.")] = False,
+    world_size: Annotated[int, typer.Option(min=1, help="Ranks to deal the batches to.")] = 1,
+    grad_accum: Annotated[int, typer.Option(min=1, help="Batches per rank and optimiser step.")] = 1,
+    deal: Annotated[str, typer.Option(help="coloring (certified) or greedy (fewest repeats).")] = "coloring",
+    tail: Annotated[str, typer.Option(help="Last incomplete group of batches: drop or refill.")] = "drop",
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    epoch: Annotated[int, typer.Option(min=0)] = 0,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the figures as JSON.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw order, drift and remaining share: .html, .svg or .png.")
+    ] = None,
+) -> None:
+    """Show the order of an epoch before anything runs, and say in plain words whether to train with it."""
+    from draftsmith import run
+
+    typer.echo(
+        run.plan(
+            parse_batching(settings or []),
+            source=source,
+            counts=counts,
+            policies=run.ORDER_POLICIES if compare else policy or [],
+            world_size=world_size,
+            grad_accum=grad_accum,
+            deal=deal,
+            tail=tail,
+            seed=seed,
+            epoch=epoch,
+            json_path=json_path,
+            plot_path=plot,
+        )
+    )
 
 
 @app.command("eval")

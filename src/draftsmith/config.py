@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -191,11 +191,26 @@ def load_config(path: Path, overrides: list[str] | None = None) -> RunConfig:
 
 
 def parse_config(settings: dict[str, Any], origin: str = "configuration") -> RunConfig:
-    """Check a nested dictionary and freeze it. Raises ConfigError with every problem on its own line."""
+    """Check a nested dictionary and freeze it. Raises ConfigError that names every problem."""
+    return _validate(RunConfig, settings, origin)
+
+
+def parse_batching(overrides: list[str]) -> BatchingConfig:
+    """The batching section alone, from `key=value` settings such as max_tokens=8192."""
+    settings: dict[str, Any] = {}
+    for override in overrides:
+        _apply_override(settings, override.removeprefix("batching."))
+    return _validate(BatchingConfig, settings, "batching")
+
+
+SectionType = TypeVar("SectionType", bound=BaseModel)
+
+
+def _validate(section: type[SectionType], settings: dict[str, Any], origin: str) -> SectionType:
     try:
-        return RunConfig.model_validate(settings)
+        return section.model_validate(settings)
     except ValidationError as error:
-        problems = [_explain(problem) for problem in error.errors()]
+        problems = [_explain(problem, section) for problem in error.errors()]
         raise ConfigError(f"{origin}: " + "; ".join(problems)) from None
 
 
@@ -220,11 +235,11 @@ def _toml_value(text: str) -> Any:
         return text
 
 
-def _explain(problem: Any) -> str:
+def _explain(problem: Any, root: type[BaseModel]) -> str:
     path = [str(part) for part in problem["loc"]]
     name = ".".join(path) or "configuration"
     if problem["type"] == "extra_forbidden":
-        known = _known_keys(path[:-1])
+        known = _known_keys(root, path[:-1])
         near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
         hint = f"did you mean {'.'.join([*path[:-1], near[0]])}?" if near else f"known here: {', '.join(known)}"
         return f"unknown setting {name}; {hint}"
@@ -236,8 +251,7 @@ def _explain(problem: Any) -> str:
     return f"{name} is {problem['input']!r}: {message[:1].lower()}{message[1:]}"
 
 
-def _known_keys(path: list[str]) -> list[str]:
-    section: type[BaseModel] = RunConfig
+def _known_keys(section: type[BaseModel], path: list[str]) -> list[str]:
     for key in path:
         annotation = section.model_fields[key].annotation
         assert isinstance(annotation, type)

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,7 +19,7 @@ import tomli_w
 import torch
 
 from draftsmith import data, evaluation
-from draftsmith.config import RunConfig, TargetConfig, TrainConfig
+from draftsmith.config import BatchingConfig, RunConfig, TargetConfig, TrainConfig
 from draftsmith.data import TokenStore
 from draftsmith.drafter import Drafter, make_shape
 from draftsmith.errors import CheckpointError, ConfigError, DataError, Interrupted
@@ -26,7 +27,16 @@ from draftsmith.export import export_drafter, model_card, read_drafter
 from draftsmith.files import atomic_write, short_hash
 from draftsmith.keyed import keyed_generator
 from draftsmith.observe import Journal, Progress, StopRequest, describe_environment, peak_memory_bytes
-from draftsmith.plan import EpochPlan, PlanSettings, build_plan
+from draftsmith.plan import (
+    POLICIES,
+    EpochPlan,
+    PlanSettings,
+    build_plan,
+    parse_counts,
+    plan_report,
+    read_lengths,
+    write_plot,
+)
 from draftsmith.records import BatchSpec, Conversation, FeatureBatch
 from draftsmith.target import (
     FeatureCache,
@@ -44,6 +54,7 @@ from draftsmith.training import StepMetrics, TrainState, load_checkpoint, params
 PACKAGED = Path(__file__).parent / "demo"
 SHIPPED_CONVERSATIONS = {name: PACKAGED / f"{name}.jsonl.gz" for name in ("demo", "tiny")}
 DEMO_CONFIG = PACKAGED / "demo.toml"
+ORDER_POLICIES = tuple(POLICIES)
 
 
 def prepare(
@@ -146,12 +157,40 @@ def export(run: Path, destination: Path) -> Path:
     return export_drafter(drafter, destination, card=model_card(drafter.shape, _read_json(run / "summary.json")))
 
 
-def dry_run(config: RunConfig) -> EpochPlan:
-    """The plan of the first epoch, without loading any weights."""
-    import tempfile
+def plan(
+    settings: BatchingConfig,
+    *,
+    source: Path | None = None,
+    counts: str | None = None,
+    json_path: Path | None = None,
+    plot_path: Path | None = None,
+    **choices: Any,
+) -> str:
+    """Report on the plan of an epoch over a token store, a file of lengths, or counts of batches per bucket."""
+    lengths = None
+    if source is not None:
+        store = TokenStore.open(source) if source.is_dir() else None
+        lengths = read_lengths(source) if store is None else store.lengths[store.train_indices]
+    report = plan_report(
+        lengths=lengths,
+        counts=None if counts is None else parse_counts(counts),
+        settings=PlanSettings(**settings.model_dump()),
+        **choices,
+    )
+    if json_path is not None:
+        _write_json(json_path, report.record)
+    if plot_path is not None:
+        write_plot(report, plot_path)
+    return report.text
 
+
+def dry_run(config: RunConfig) -> str:
+    """The settings as resolved and the audit of the first epoch's plan, without loading any weights."""
     with tempfile.TemporaryDirectory() as directory:
-        return _plan(config, _open_store(config, load_tokenizer(config.target), Path(directory)), epoch=0)
+        store = _open_store(config, load_tokenizer(config.target), Path(directory))
+        settings = PlanSettings(**config.batching.model_dump())
+        report = plan_report(lengths=store.lengths[store.train_indices], settings=settings, seed=config.seed)
+    return f"{_as_toml(config)}\n{report.text}"
 
 
 def _set_up_torch(config: RunConfig) -> None:
@@ -166,7 +205,7 @@ def _create_run(config: RunConfig, name: str) -> Path:
         raise CheckpointError(f"{run} already holds a run; choose another directory with run.dir=...")
     try:
         run.mkdir(parents=True, exist_ok=True)
-        atomic_write(run / "config.toml", tomli_w.dumps(config.model_dump(mode="json", exclude_none=True)))
+        atomic_write(run / "config.toml", _as_toml(config))
         _write_json(run / "environment.json", {**describe_environment(), "target": config.target.model})
     except OSError as error:
         raise CheckpointError(f"run directory {run} cannot be written: {error.strerror}") from error
@@ -187,6 +226,10 @@ def _discarded_on_failure(run: Path) -> Iterator[None]:
         with suppress(OSError):  # not empty: somebody else's files
             run.rmdir()
         raise
+
+
+def _as_toml(config: RunConfig) -> str:
+    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
 
 
 def _store_path(config: RunConfig, run: Path) -> Path:
@@ -240,6 +283,8 @@ def _new_drafter(config: RunConfig, target: Target, tokenizer: Any, store: Token
 
 def _plan(config: RunConfig, store: TokenStore, *, epoch: int) -> EpochPlan:
     settings = PlanSettings(**config.batching.model_dump())
+    if settings.batching == "packed":
+        raise ConfigError("batching.batching is packed, which can be planned but not trained yet; use bucketed")
     return build_plan(store.lengths[store.train_indices], settings, seed=config.seed, epoch=epoch)
 
 
