@@ -116,13 +116,15 @@ def train(config: RunConfig, *, name: str) -> dict[str, Any]:
         tokenizer, target = load_tokenizer(config.target), load_target(config.target)
         store = _open_store(config, tokenizer, run)
         drafter = _new_drafter(config, target, tokenizer, store)
+        first_plan = _plan(config, store, epoch=0)
+        cache = _features_on_disk(config, store, target) if config.target.cache == "disk" else None
     seen = np.union1d(store.tokens_seen("train"), list(tokenizer.added_tokens_decoder))
     state = TrainState.create(drafter, config, seen)
-    with Journal(run) as journal, StopRequest() as stop:
-        journal.event("start", plan_sha256=_plan(config, store, epoch=0).sha256, store=store.fingerprint)
-        cache = _features_on_disk(config, store, target) if config.target.cache == "disk" else None
-        train_seconds = _learn(state, config, store, target, cache, journal, stop)
-        summary = _keep(state, config, run, target, train_seconds)
+    with Journal(run) as journal:
+        journal.event("start", plan_sha256=first_plan.sha256, store=store.fingerprint)
+        with StopRequest() as stop:
+            train_seconds = _learn(state, config, store, target, cache, journal, stop)
+            summary = _keep(state, config, run, target, train_seconds)
         if stop.received is not None:
             journal.event("interrupted", signal=stop.received, step=state.step)
             raise Interrupted(stop.received, f"what was trained is in {run}")
