@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from draftsmith.drafter import Drafter, DrafterShape
@@ -19,13 +20,19 @@ STATE = "state.json"
 
 
 def save_checkpoint(run: Path, drafter: Drafter, state: dict[str, Any]) -> Path:
-    """Write checkpoints/step-N aside, sync and rename it. `state` must hold `step`; it is kept as JSON."""
+    """Write checkpoints/step-N aside, sync and rename it. `state` must hold `step`; it is kept as JSON.
+
+    Raises CheckpointError if it cannot be written; older checkpoints stay.
+    """
     directory = run / "checkpoints" / f"step-{state['step']:06d}"
-    with atomic_directory(directory, replace=True) as aside:
-        save_file({name: tensor.contiguous() for name, tensor in drafter.state_dict().items()}, aside / WEIGHTS)
-        text = json.dumps({**state, "shape": drafter.shape.to_config()}, indent=2)
-        (aside / STATE).write_text(text + "\n", encoding="utf-8")
-        write_manifest(aside)
+    try:
+        with atomic_directory(directory, replace=True) as aside:
+            save_file({name: tensor.contiguous() for name, tensor in drafter.state_dict().items()}, aside / WEIGHTS)
+            text = json.dumps({**state, "shape": drafter.shape.to_config()}, indent=2)
+            (aside / STATE).write_text(text + "\n", encoding="utf-8")
+            write_manifest(aside)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"checkpoint {directory} cannot be written: {error}") from error
     return directory
 
 
