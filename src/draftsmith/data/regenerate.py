@@ -42,7 +42,7 @@ def regenerate(
 ) -> Regenerated:
     """Write `destination` (JSONL, one conversation a line, `truncated` true where an answer met the limit).
 
-    Raises DataError if an id occurs twice, or a conversation has no user turn to answer.
+    Raises DataError if an id occurs twice, a conversation has no user turn to answer, or the file cannot be written.
     """
     _check(conversations)
     partial = destination.with_name(destination.name + ".partial")
@@ -50,19 +50,24 @@ def regenerate(
     todo = [conversation for conversation in conversations if conversation.id not in done]
     todo.sort(key=lambda conversation: sum(len(str(m["content"])) for m in conversation.messages))
     num_tokens = 0
-    with partial.open("a", encoding="utf-8") as file:
-        for start in range(0, len(todo), batch_size):
-            batch = todo[start : start + batch_size]
-            for row, tokens in _answer_batch(batch, tokenizer, answer, eos_token_ids):
-                done[row["id"]] = row
-                num_tokens += tokens
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-            file.flush()
-            if progress:
-                progress(min(start + batch_size, len(todo)), num_tokens)
-    rows = [done[conversation.id] for conversation in conversations]
-    atomic_write(destination, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    partial.unlink()
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("a", encoding="utf-8") as file:
+            for start in range(0, len(todo), batch_size):
+                batch = todo[start : start + batch_size]
+                for row, tokens in _answer_batch(batch, tokenizer, answer, eos_token_ids):
+                    done[row["id"]] = row
+                    num_tokens += tokens
+                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                file.flush()
+                if progress:
+                    progress(min(start + batch_size, len(todo)), num_tokens)
+        rows = [done[conversation.id] for conversation in conversations]
+        atomic_write(destination, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        partial.unlink()
+    except OSError as error:
+        why = error.strerror or error
+        raise DataError(f"{destination} cannot be written: {why}; what was answered before is kept") from error
     return Regenerated(
         num_written=len(todo),
         num_reused=len(rows) - len(todo),
