@@ -124,6 +124,19 @@ def test_features_kept_on_disk_give_the_weights_of_features_made_anew(
     assert len(hashes) == 1
 
 
+@pytest.mark.parametrize("cache", ["none", "disk"])
+def test_samples_longer_than_a_batch_may_be_are_cut_and_trained_on(
+    cache: str, settings_of_run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftsmith.run.cache_root", lambda: tmp_path / "cache")
+    overrides = [*settings_of_run, "batching.max_tokens=60", f"target.cache={cache}", "eval.num_timed=0"]
+    done = draftsmith("train", CONFIGS / "tiny-cpu.toml", *overrides, f"run.dir={tmp_path / 'run'}")
+    assert done.code == 0, done.err
+    summary = read_json(tmp_path / "run" / "summary.json")
+    assert summary["lossless"] is True
+    assert summary["train_context_tokens"] <= 8 * 60  # type: ignore[operator]
+
+
 def test_a_dry_run_shows_the_plan_and_leaves_nothing(
     settings_of_run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import importlib
 import os
 import shutil
 from collections.abc import Sequence
@@ -186,13 +187,50 @@ def test_nothing_held_out_to_measure_on_is_told_before_training(settings_of_run:
 def test_a_full_disk_while_exporting_leaves_nothing_behind(
     finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_arguments: object, **_settings: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     monkeypatch.setattr("draftsmith.export.zlab.save_file", full)
     done = draftsmith("export", finished_run, tmp_path / "drafter")
     refused(done, str(tmp_path / "drafter"), "No space left on device")
     assert not list(tmp_path.iterdir())
+
+
+def full(*_arguments: object, **_settings: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("place", ["training.checkpoint", "export.zlab"])
+def test_a_full_disk_at_the_end_of_training_is_one_clear_line(
+    place: str, settings_of_run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"draftsmith.{place}.save_file", full)
+    run = tmp_path / "run"
+    done = draftsmith("train", TINY, *settings_of_run, "train.max_steps=1", f"run.dir={run}")
+    refused(done, str(run), "cannot be written", "No space left on device")
+    assert not [path for path in run.rglob("*") if ".tmp-" in path.name]
+    assert not (run / "drafter").exists()
+
+
+def test_answers_that_cannot_be_written_are_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_jsonl(tmp_path / "rows.jsonl", [chat_row("Hi", "Hello", "a")])
+    options = ["--target", "tiny-random", "--max-new-tokens", "2"]
+    done = draftsmith("regenerate", source, source / "made.jsonl", *options)
+    refused(done, str(source / "made.jsonl"), "cannot be written")
+    monkeypatch.setattr(importlib.import_module("draftsmith.data.regenerate"), "atomic_write", full)
+    done = draftsmith("regenerate", source, tmp_path / "new" / "made.jsonl", *options)
+    refused(done, str(tmp_path / "new" / "made.jsonl"), "No space left on device", "kept")
+    monkeypatch.undo()
+    done = draftsmith("regenerate", source, tmp_path / "new" / "made.jsonl", *options)
+    assert "0 conversations answered now, 1 before" in done.out
+
+
+def test_a_budget_too_small_for_a_sample_is_told_before_anything_is_made(
+    settings_of_run: list[str], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    done = draftsmith(
+        "train", TINY, *settings_of_run, "batching.max_tokens=10", "batching.overlong=error", f"run.dir={run}"
+    )
+    refused(done, "10")
+    assert not run.exists()
 
 
 def test_exporting_over_something_is_refused(finished_run: Path, tmp_path: Path) -> None:

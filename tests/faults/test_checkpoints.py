@@ -79,7 +79,7 @@ def test_a_failed_save_leaves_the_older_checkpoint_and_nothing_else(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("draftsmith.training.checkpoint.save_file", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(CheckpointError, match=r"step-000002 cannot be written: .*No space left"):
         save_checkpoint(tmp_path, trained, {"step": 2})
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000001"]
 

@@ -79,12 +79,37 @@ def test_a_second_signal_stops_at_once(
     assert "Traceback" not in done.err
 
 
+def pressed(*_arguments: object, **_settings: object) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_while_measuring_stops_and_keeps_what_was_trained(
+    settings_of_run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftsmith.evaluation.speculate", pressed)
+    run = tmp_path / "run"
+    done = draftsmith("train", CONFIGS / "tiny-cpu.toml", *settings_of_run, f"run.dir={run}")
+    assert done.code == 130
+    assert "Traceback" not in done.err
+    assert load_checkpoint(run)[1]["step"] == 8
+    read_drafter(run / "drafter")
+
+
+def test_ctrl_c_before_training_stops_at_once_and_leaves_nothing(
+    settings_of_run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftsmith.run.cache_root", lambda: tmp_path / "cache")
+    monkeypatch.setattr("draftsmith.target.Target.features", pressed)
+    run = tmp_path / "run"
+    done = draftsmith("train", CONFIGS / "tiny-cpu.toml", *settings_of_run, "target.cache=disk", f"run.dir={run}")
+    assert done.code == 130
+    assert not run.exists()
+    assert not list((tmp_path / "cache" / "features").iterdir())
+
+
 def test_ctrl_c_outside_training_ends_with_130_too(
     conversations: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pressed(*_arguments: object, **_settings: object) -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(run_module, "generate", pressed)
     destination = tmp_path / "made.jsonl"
     done = draftsmith("regenerate", conversations, destination, "--target", "tiny-random")
