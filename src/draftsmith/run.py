@@ -159,7 +159,7 @@ def plan(
     *,
     source: Path | None = None,
     counts: str | None = None,
-    json_path: Path | None = None,
+    as_json: bool = False,
     plot_path: Path | None = None,
     **choices: Any,
 ) -> str:
@@ -174,11 +174,9 @@ def plan(
         settings=PlanSettings(**settings.model_dump()),
         **choices,
     )
-    if json_path is not None:
-        _write_json(json_path, report.record)
     if plot_path is not None:
         write_plot(report, plot_path)
-    return report.text
+    return json.dumps(report.record) if as_json else report.text
 
 
 def dry_run(config: RunConfig) -> str:
