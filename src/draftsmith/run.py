@@ -6,9 +6,11 @@ import dataclasses
 import itertools
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +112,10 @@ def train(config: RunConfig, *, name: str) -> dict[str, Any]:
     """Train, save, export, measure; returns what summary.json holds. Raises Interrupted if a signal ended it early."""
     _set_up_torch(config)
     run = _create_run(config, name)
-    tokenizer, target = load_tokenizer(config.target), load_target(config.target)
-    store = _open_store(config, tokenizer, run)
-    drafter = _new_drafter(config, target, tokenizer, store)
+    with _discarded_on_failure(run):
+        tokenizer, target = load_tokenizer(config.target), load_target(config.target)
+        store = _open_store(config, tokenizer, run)
+        drafter = _new_drafter(config, target, tokenizer, store)
     seen = np.union1d(store.tokens_seen("train"), list(tokenizer.added_tokens_decoder))
     state = TrainState.create(drafter, config, seen)
     with Journal(run) as journal, StopRequest() as stop:
@@ -205,6 +208,22 @@ def _create_run(config: RunConfig, name: str) -> Path:
     except OSError as error:
         raise CheckpointError(f"run directory {run} cannot be written: {error.strerror}") from error
     return run
+
+
+@contextmanager
+def _discarded_on_failure(run: Path) -> Iterator[None]:
+    """Until training starts a run directory holds nothing worth keeping, and would be in the way of the next try."""
+    had_store = (run / "store").exists()
+    try:
+        yield
+    except BaseException:
+        for name in ("config.toml", "environment.json"):
+            (run / name).unlink(missing_ok=True)
+        if not had_store:
+            shutil.rmtree(run / "store", ignore_errors=True)
+        with suppress(OSError):  # not empty: somebody else's files
+            run.rmdir()
+        raise
 
 
 def _as_toml(config: RunConfig) -> str:

@@ -84,9 +84,11 @@ def _check(conversations: Sequence[Conversation]) -> None:
 def _read_partial(path: Path) -> dict[str, dict[str, Any]]:
     if not path.exists():
         return {}
-    whole, newline, _torn = path.read_text(encoding="utf-8").rpartition("\n")
-    path.write_text(whole + newline, encoding="utf-8")  # a line that a kill tore in two is made again
-    return {row["id"]: row for row in map(json.loads, whole.splitlines())}
+    # Bytes: a kill may tear a line inside a character, and answers may hold line ends of Unicode that end no row.
+    whole, newline, torn = path.read_bytes().rpartition(b"\n")
+    if torn:  # that row is made again
+        atomic_write(path, (whole + newline).decode())
+    return {row["id"]: row for row in map(json.loads, whole.split(b"\n") if whole else [])}
 
 
 def _answer_batch(

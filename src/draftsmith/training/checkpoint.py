@@ -35,7 +35,7 @@ def load_checkpoint(run: Path) -> tuple[Drafter, dict[str, Any], Path]:
     Raises CheckpointError that says what is wrong with each candidate if there is none.
     """
     problems = []
-    for directory in sorted((run / "checkpoints").glob("step-*"), reverse=True):
+    for directory in sorted((run / "checkpoints").glob("step-*"), key=_step_of, reverse=True):
         problem = manifest_problem(directory)
         if problem is None:
             state = json.loads((directory / STATE).read_text(encoding="utf-8"))
@@ -45,6 +45,11 @@ def load_checkpoint(run: Path) -> tuple[Drafter, dict[str, Any], Path]:
         problems.append(problem)
     detail = "; ".join(problems) if problems else f"there is no {run / 'checkpoints'}/step-*"
     raise CheckpointError(f"{run} has no checkpoint that can be used: {detail}")
+
+
+def _step_of(directory: Path) -> tuple[int, str]:
+    """By number, not by name: step-1000000 comes after step-999999."""
+    return len(directory.name), directory.name
 
 
 def params_sha256(drafter: torch.nn.Module) -> str:
