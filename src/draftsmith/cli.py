@@ -129,7 +129,7 @@ def plan(
     tail: Annotated[str, typer.Option(help="Last incomplete group of batches: drop or refill.")] = "drop",
     seed: Annotated[int, typer.Option(min=0)] = 0,
     epoch: Annotated[int, typer.Option(min=0)] = 0,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the figures as JSON.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON instead of tables.")] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Draw order, drift and remaining share: .html, .svg or .png.")
     ] = None,
@@ -149,7 +149,7 @@ def plan(
             tail=tail,
             seed=seed,
             epoch=epoch,
-            json_path=json_path,
+            as_json=as_json,
             plot_path=plot,
         )
     )

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 import torch
+from transformers.utils import logging as transformers_logging
 
 from draftsmith import data, evaluation
 from draftsmith.config import BatchingConfig, RunConfig, TargetConfig, TrainConfig
@@ -50,6 +51,10 @@ from draftsmith.target import (
     resolve_mask_token_id,
 )
 from draftsmith.training import StepMetrics, TrainState, load_checkpoint, params_sha256, save_checkpoint, train_step
+
+# Bars and notes of the library would tear our one line of progress.
+transformers_logging.disable_progress_bar()
+transformers_logging.set_verbosity_error()
 
 PACKAGED = Path(__file__).parent / "demo"
 SHIPPED_CONVERSATIONS = {name: PACKAGED / f"{name}.jsonl.gz" for name in ("demo", "tiny")}
@@ -113,8 +118,9 @@ def train(config: RunConfig, *, name: str) -> dict[str, Any]:
     _set_up_torch(config)
     run = _create_run(config, name)
     with _discarded_on_failure(run):
-        tokenizer, target = load_tokenizer(config.target), load_target(config.target)
-        store = _open_store(config, tokenizer, run)
+        with Progress(f"loading {config.target.model} and its conversations"):
+            tokenizer, target = load_tokenizer(config.target), load_target(config.target)
+            store = _open_store(config, tokenizer, run)
         drafter = _new_drafter(config, target, tokenizer, store)
         first_plan = _plan(config, store, epoch=0)
         cache = _features_on_disk(config, store, target) if config.target.cache == "disk" else None
@@ -143,9 +149,10 @@ def evaluate(run: Path, config: RunConfig, store: TokenStore | None = None) -> d
     prompts = {"holdout": [store.prompt(int(i)).tolist() for i in store.holdout_indices[: config.eval.num_prompts]]}
     if config.eval.num_code_prompts:
         prompts["humaneval"] = evaluation.humaneval_prompts(tokenizer, config.eval.num_code_prompts)
-    measured = _measure_sets(config, drafter, {name: found for name, found in prompts.items() if found})
-    if config.eval.num_timed and prompts["holdout"]:
-        measured |= _measure_speed(config, drafter, prompts["holdout"][: config.eval.num_timed])
+    prompts = {name: found for name, found in prompts.items() if found}
+    measured = _measure_sets(config, drafter, prompts) if prompts else {}
+    if config.eval.num_timed and prompts:
+        measured |= _measure_speed(config, drafter, next(iter(prompts.values()))[: config.eval.num_timed])
     measured["peak_memory_bytes"] = peak_memory_bytes()
     summary = {**_read_json(run / "summary.json"), **measured}
     _write_json(run / "summary.json", summary)
@@ -164,7 +171,7 @@ def plan(
     *,
     source: Path | None = None,
     counts: str | None = None,
-    json_path: Path | None = None,
+    as_json: bool = False,
     plot_path: Path | None = None,
     **choices: Any,
 ) -> str:
@@ -179,11 +186,9 @@ def plan(
         settings=PlanSettings(**settings.model_dump()),
         **choices,
     )
-    if json_path is not None:
-        _write_json(json_path, report.record)
     if plot_path is not None:
         write_plot(report, plot_path)
-    return report.text
+    return json.dumps(report.record) if as_json else report.text
 
 
 def dry_run(config: RunConfig) -> str:
@@ -391,35 +396,17 @@ def _keep(state: TrainState, config: RunConfig, run: Path, target: Target, train
 
 
 def _measure_sets(config: RunConfig, drafter: Drafter, prompts: dict[str, list[list[int]]]) -> dict[str, Any]:
-    """Acceptance by set, and the proof that outputs are the target's own greedy ones."""
     target = load_target(config.target, dtype=config.eval.dtype)
-    drafter = drafter.to(target.dtype)
-    sets: dict[str, Any] = {}
-    num_equal = num_answers = 0
-    for name, found in prompts.items():
-        with Progress(f"decoding {len(found)} prompts of {name}") as progress:
-            answers = []
-            ordered = sorted(found, key=len)
-            for start in range(0, len(ordered), config.eval.batch_size):
-                batch = ordered[start : start + config.eval.batch_size]
-                decoded = evaluation.speculate(drafter, target, batch, max_new_tokens=config.eval.max_new_tokens)
-                answers += decoded
-                num_equal += evaluation.num_greedy(target, batch, [answer.tokens for answer in decoded])
-                progress.show(f"{len(answers)} done")
-        num_answers += len(answers)
-        sets[name] = dataclasses.asdict(evaluation.acceptance_of(answers, block_size=drafter.shape.block_size))
-    if not sets:
-        return {}
-    main = sets.get("holdout") or next(iter(sets.values()))
-    return {
-        "acceptance_length": main["length"],
-        "acceptance_by_slot": main["by_slot"],
-        "lossless": num_equal == num_answers,
-        "num_lossless": num_equal,
-        "num_lossless_checked": num_answers,
-        "eval_dtype": config.eval.dtype,
-        "sets": sets,
-    }
+    with Progress("decoding with the drafter") as progress:
+        measured = evaluation.measure_sets(
+            drafter.to(target.dtype),
+            target,
+            prompts,
+            max_new_tokens=config.eval.max_new_tokens,
+            batch_size=config.eval.batch_size,
+            progress=progress.show,
+        )
+    return {**measured, "eval_dtype": config.eval.dtype}
 
 
 def _measure_speed(config: RunConfig, drafter: Drafter, prompts: list[list[int]]) -> dict[str, Any]:
