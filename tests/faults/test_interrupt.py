@@ -86,7 +86,7 @@ def pressed(*_arguments: object, **_settings: object) -> None:
 def test_ctrl_c_while_measuring_stops_and_keeps_what_was_trained(
     settings_of_run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("draftsmith.evaluation.speculate", pressed)
+    monkeypatch.setattr("draftsmith.evaluation.measure.speculate", pressed)
     run = tmp_path / "run"
     done = draftsmith("train", CONFIGS / "tiny-cpu.toml", *settings_of_run, f"run.dir={run}")
     assert done.code == 130
