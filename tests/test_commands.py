@@ -210,7 +210,9 @@ def test_regenerate_writes_the_targets_own_answers_and_goes_on_after_a_torn_line
     assert [row["id"] for row in written] == [row["id"] for row in rows]
     assert all(row["messages"][-1]["content"] != "an old answer" for row in written)
     lines = whole.split(b"\n")
-    (tmp_path / "torn.jsonl.partial").write_bytes(b"\n".join([*lines[:3], lines[3][:25]]))
+    made_with = {"target": "tiny-random", "max_new_tokens": 10, "temperature": 0.0, "seed": 0}
+    header = json.dumps({"made_with": made_with}).encode()
+    (tmp_path / "torn.jsonl.partial").write_bytes(b"\n".join([header, *lines[:3], lines[3][:25]]))
     done = draftsmith("regenerate", source, tmp_path / "torn.jsonl", *options)
     assert done.code == 0, done.err
     assert "3 conversations answered now, 3 before" in done.out

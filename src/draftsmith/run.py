@@ -93,6 +93,7 @@ def regenerate(
     rows = [row for _, row in data.read_conversations(source, strict=True)]
     conversations = [row for row in rows if isinstance(row, Conversation)]
     tokenizer, model = load_tokenizer(target), load_target(target)
+    made_with = {"target": target.model, "max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     start = time.monotonic()
 
     def answer(prompts: Sequence[Sequence[int]], ids: Sequence[str]) -> list[list[int]]:
@@ -107,6 +108,7 @@ def regenerate(
             answer,
             eos_token_ids=model.eos_token_ids,
             batch_size=batch_size,
+            made_with=made_with,
             progress=lambda rows, tokens: progress.show(
                 f"{rows:,} of {len(conversations):,}, {tokens / (time.monotonic() - start):.0f} tokens/s"
             ),
@@ -119,7 +121,8 @@ def train(config: RunConfig, *, name: str) -> dict[str, Any]:
     run = _create_run(config, name)
     with _discarded_on_failure(run):
         with Progress(f"loading {config.target.model} and its conversations"):
-            tokenizer, target = load_tokenizer(config.target), load_target(config.target)
+            tokenizer = load_tokenizer(config.target)
+            target = load_target(config.target, device=_device(config))
             store = _open_store(config, tokenizer, run)
         drafter = _new_drafter(config, target, tokenizer, store)
         first_plan = _plan(config, store, epoch=0)
@@ -204,6 +207,17 @@ def _set_up_torch(config: RunConfig) -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     torch.set_num_threads(config.num_threads or cores)
     torch.use_deterministic_algorithms(config.deterministic)
+
+
+def _device(config: RunConfig) -> str:
+    if config.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=config.device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device is {config.device!r}, which cannot be used here ({reason}); set device=auto") from None
+    return config.device
 
 
 def _create_run(config: RunConfig, name: str) -> Path:
@@ -348,9 +362,9 @@ def _learn(
                 share = _progress(config.train, state.step, seconds, epoch + spec.seq / plan.num_batches)
                 if share >= 1 or stop.received is not None:
                     return seconds
-                batch = data.collate(store, spec)
+                batch = data.collate(store, spec).to(target.device)
                 hidden = (
-                    target.features(batch.input_ids) if cache is None else cache.batch(spec.samples, spec.padded_length)
+                    target.features(batch.input_ids) if cache is None else cache.batch(spec.samples, spec.padded_length).to(target.device)
                 )
                 metrics = train_step(state, FeatureBatch(batch, hidden), target, config, progress=share)
                 journal.metrics(epoch=epoch, seq=spec.seq, bucket=spec.bucket, **dataclasses.asdict(metrics))
@@ -396,10 +410,10 @@ def _keep(state: TrainState, config: RunConfig, run: Path, target: Target, train
 
 
 def _measure_sets(config: RunConfig, drafter: Drafter, prompts: dict[str, list[list[int]]]) -> dict[str, Any]:
-    target = load_target(config.target, dtype=config.eval.dtype)
+    target = load_target(config.target, dtype=config.eval.dtype, device=_device(config))
     with Progress("decoding with the drafter") as progress:
         measured = evaluation.measure_sets(
-            drafter.to(target.dtype),
+            drafter.to(target.device, target.dtype),
             target,
             prompts,
             max_new_tokens=config.eval.max_new_tokens,
@@ -410,10 +424,10 @@ def _measure_sets(config: RunConfig, drafter: Drafter, prompts: dict[str, list[l
 
 
 def _measure_speed(config: RunConfig, drafter: Drafter, prompts: list[list[int]]) -> dict[str, Any]:
-    target = load_target(config.target, dtype=config.eval.speed_dtype)
+    target = load_target(config.target, dtype=config.eval.speed_dtype, device=_device(config))
     with Progress(f"timing {len(prompts)} prompts with and without the drafter"):
         speed = evaluation.measure_speed(
-            drafter.to(target.dtype), target, prompts, max_new_tokens=config.eval.max_new_tokens
+            drafter.to(target.device, target.dtype), target, prompts, max_new_tokens=config.eval.max_new_tokens
         )
     return {**dataclasses.asdict(speed), "speedup": speed.speedup, "speed_dtype": config.eval.speed_dtype}
 

@@ -15,6 +15,8 @@ from draftsmith.records import Conversation
 
 ANSWER = "Größe → \u2028naïve\x85 日本"  # torn anywhere, also inside a character; it holds other line ends than \n
 NAMES = ["a", "b", "c", "d", "e"]
+MADE_WITH = {"target": "letters"}
+HEADER = json.dumps({"made_with": MADE_WITH}).encode()
 
 
 class Letters:
@@ -41,7 +43,15 @@ def run(
             asked.extend(ids)
         return [[*map(ord, ANSWER + name), *([0] if ends(name) else [])] for name in ids]
 
-    return regenerate(conversations(), destination, Letters(), answer, eos_token_ids=frozenset([0]), batch_size=2)
+    return regenerate(
+        conversations(),
+        destination,
+        Letters(),
+        answer,
+        eos_token_ids=frozenset([0]),
+        batch_size=2,
+        made_with=MADE_WITH,
+    )
 
 
 @pytest.fixture
@@ -64,13 +74,34 @@ def test_whatever_is_left_of_the_last_line_the_end_is_the_same(whole: list[bytes
     destination = tmp_path / "made.jsonl"
     torn = whole[2]
     for left in [0, 1, *range(torn.index(b"Gr"), torn.index(b"Gr") + 30), len(torn) - 1, len(torn)]:
-        (tmp_path / "made.jsonl.partial").write_bytes(b"\n".join([*whole[:2], torn[:left]]))
+        (tmp_path / "made.jsonl.partial").write_bytes(b"\n".join([HEADER, *whole[:2], torn[:left]]))
         asked: list[str] = []
         made = run(destination, asked)
         assert destination.read_bytes().split(b"\n")[:-1] == whole
         assert sorted(set(asked)) == ["c", "d", "e"]  # a line without its end is made again
         assert (made.num_written, made.num_reused, made.num_truncated) == (3, 2, 0)
         assert not (tmp_path / "made.jsonl.partial").exists()
+        destination.unlink()
+
+
+def test_a_file_begun_with_other_settings_is_not_continued(tmp_path: Path) -> None:
+    partial = tmp_path / "made.jsonl.partial"
+    partial.write_text('{"made_with": {"target": "words"}}\n', encoding="utf-8")
+    with pytest.raises(DataError, match=r"begun with .*words.* now it is .*letters"):
+        run(tmp_path / "made.jsonl")
+    assert partial.exists()
+
+
+def test_a_finished_file_is_not_replaced(tmp_path: Path) -> None:
+    run(tmp_path / "made.jsonl")
+    with pytest.raises(DataError, match="already exists"):
+        run(tmp_path / "made.jsonl")
+
+
+def test_a_header_torn_in_two_begins_anew(tmp_path: Path, whole: list[bytes]) -> None:
+    (tmp_path / "made.jsonl.partial").write_bytes(HEADER[:9])
+    run(tmp_path / "made.jsonl")
+    assert (tmp_path / "made.jsonl").read_bytes().split(b"\n")[:-1] == whole
 
 
 def test_a_crash_keeps_the_batches_that_were_answered(tmp_path: Path, whole: list[bytes]) -> None:
@@ -106,5 +137,6 @@ def test_two_conversations_of_one_id_are_refused(tmp_path: Path) -> None:
             lambda prompts, ids: [],
             eos_token_ids=frozenset([0]),
             batch_size=2,
+            made_with=MADE_WITH,
         )
     assert not list(tmp_path.iterdir())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import create_mask
 
-from draftsmith.drafter.mask import dense_mask, flex_mask
+from draftsmith.drafter.mask import attend, dense_mask, flex_mask, mask_builder
+from draftsmith.errors import ConfigError
+from tolerances import SAME_NETWORK
 
 
 def visible_by_rule(
@@ -68,3 +71,22 @@ def test_the_flex_mask_is_shared_by_all_heads_and_skips_nothing_that_the_dense_m
     tiles = flex.to_dense()  # 1 where a tile of 128 x 128 is looked at
     for row, _, query, key in dense.nonzero().tolist():
         assert tiles[row, 0, query // 128, key // 128]
+
+
+def test_attention_is_the_same_under_both_masks() -> None:
+    anchors, keep = torch.tensor([[3, 9], [5, 0]]), torch.tensor([[True, True], [True, False]])
+    generator = torch.Generator().manual_seed(0)
+    queries = torch.randn(2, 2, 8, 16, generator=generator)
+    keys, values = torch.randn(2, 2, 2, 20, 16, generator=generator)
+    outputs = [
+        attend(queries, keys, values, build(anchors, keep, num_context=12, block_size=4))
+        for build in (dense_mask, flex_mask)
+    ]
+    torch.testing.assert_close(outputs[0], outputs[1], **SAME_NETWORK)
+
+
+def test_flex_is_refused_where_it_cannot_train_and_chosen_where_it_can() -> None:
+    with pytest.raises(ConfigError, match=r"drafter\.attention is flex"):
+        mask_builder("flex", torch.device("cpu"))
+    assert mask_builder("auto", torch.device("cpu")) is dense_mask
+    assert mask_builder("auto", torch.device("cuda")) is flex_mask
