@@ -8,7 +8,7 @@ from draftsmith.target.cache import PositionCache
 from draftsmith.target.feature_cache import FeatureCache, capture, open_cache
 from draftsmith.target.generate import generate, prefill
 from draftsmith.target.mask_token import resolve_mask_token_id
-from draftsmith.target.model import Target, default_layer_ids, load_target, load_tokenizer
+from draftsmith.target.model import Target, default_layer_ids, load_target, load_tokenizer, resolve_device
 
 __all__ = [
     "FeatureCache",
@@ -22,5 +22,6 @@ __all__ = [
     "load_tokenizer",
     "open_cache",
     "prefill",
+    "resolve_device",
     "resolve_mask_token_id",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -41,11 +42,12 @@ class Target:
         self.num_layers: int = text_config.num_hidden_layers
         self.layer_ids = _checked_layer_ids(layer_ids, num_taps, self.num_layers)
         self._windows = _attention_windows(text_config)
+        layers = _decoder_layers(self.decoder, self.num_layers)
         self._eager = text_config._attn_implementation == "eager"
         self._sink: torch.Tensor | None = None
         self._stop_after_last_tap = False
         for place, layer_id in enumerate(self.layer_ids):
-            self.decoder.layers[layer_id].register_forward_hook(self._tap(place))
+            layers[layer_id].register_forward_hook(self._tap(place))
 
     @property
     def feature_size(self) -> int:
@@ -77,6 +79,15 @@ class Target:
         if ids is None:
             ids = self.config.eos_token_id
         return frozenset([ids] if isinstance(ids, int) else ids or [])
+
+    def fingerprint(self) -> str:
+        """Names this model by a sample of every weight, wherever it was loaded from and whatever it is called."""
+        digest = hashlib.sha256(self.config.to_json_string().encode())
+        for name, weight in self.model.named_parameters():
+            stride = max(1, weight.numel() // 4096)
+            digest.update(name.encode())
+            digest.update(weight.detach().flatten()[::stride].float().cpu().numpy().tobytes())
+        return digest.hexdigest()
 
     @torch.no_grad()
     def features(self, input_ids_BS: torch.Tensor) -> torch.Tensor:
@@ -178,6 +189,18 @@ def load_tokenizer(config: TargetConfig) -> Any:
     return tokenizer
 
 
+def resolve_device(name: str) -> str:
+    """A device that works here; auto is a GPU if there is one. Raises ConfigError for one that does not."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device is {name!r}, which cannot be used here ({reason}); set device=auto") from None
+    return name
+
+
 def resolve_target(name: str) -> str:
     """A directory for a built-in name; anything else is a directory or hub name already."""
     if name in BUILTIN_TARGETS:
@@ -193,6 +216,16 @@ def default_layer_ids(num_layers: int, num_taps: int) -> tuple[int, ...]:
         return (num_layers // 2,)
     step = (num_layers - 4) / (num_taps - 1)
     return tuple(round(1 + place * step) for place in range(num_taps))
+
+
+def _decoder_layers(decoder: nn.Module, num_layers: int) -> nn.ModuleList:
+    """The list of decoder blocks, found by its length: families give it different names."""
+    for child in decoder.children():
+        if isinstance(child, nn.ModuleList) and len(child) == num_layers:
+            return child
+    raise ModelError(
+        f"{type(decoder).__name__} has no list of {num_layers} decoder blocks to tap; its family is unknown"
+    )
 
 
 def _checked_layer_ids(layer_ids: Sequence[int] | None, num_taps: int, num_layers: int) -> tuple[int, ...]:
