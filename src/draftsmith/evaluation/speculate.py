@@ -24,8 +24,8 @@ from draftsmith.target import Target, prefill
 class Decoded:
     """An answer, the end token included, and what every verification committed (accepted tokens plus the target's own).
 
-    A verification that meets the end token counts up to it. The first token comes from the prompt's forward and is in
-    no verification.
+    A verification that meets the end token counts up to it; one that is cut by our own limit counts whole. The first
+    token comes from the prompt's forward and is in no verification.
     """
 
     tokens: list[int] = field(default_factory=list)

@@ -37,7 +37,7 @@ def measure_speed(drafter: Drafter, target: Target, prompts: Sequence[Sequence[i
     """Alternate plain and speculative decoding over `prompts`; the first prompt runs once more before, uncounted."""
     plain: list[tuple[int, float]] = []
     drafted: list[tuple[int, float]] = []
-    num_verifications = 0
+    committed: list[int] = []
     for turn, prompt in enumerate([prompts[0], *prompts]):
         answers, seconds = _timed(partial(generate, target, [prompt], max_new_tokens=max_new_tokens))
         decode = partial(speculate, drafter, target, [prompt], max_new_tokens=max_new_tokens)
@@ -45,10 +45,9 @@ def measure_speed(drafter: Drafter, target: Target, prompts: Sequence[Sequence[i
         if turn > 0:
             plain.append((len(answers[0]), seconds))
             drafted.append((len(decoded[0].tokens), drafted_seconds))
-            num_verifications += len(decoded[0].committed)
+            committed += decoded[0].committed
     baseline, speculative = _rate(plain), _rate(drafted)
-    num_drafted = sum(tokens for tokens, _ in drafted) - len(drafted)  # the first token of an answer is not drafted
-    length = num_drafted / max(num_verifications, 1)
+    length = sum(committed) / max(len(committed), 1)
     draft_s = _draft_seconds(drafter, target, context=max(len(prompt) for prompt in prompts))
     predicted = length / (1 + draft_s * baseline)
     return Speed(baseline, speculative, predicted, len(prompts))
