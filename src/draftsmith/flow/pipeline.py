@@ -258,18 +258,16 @@ class Pipeline:
         """Wait for work; None when there will be none for this worker."""
         timed = self._running()
         with self._lock:
-            while (need := timed.machine.need(stage)) is not Need.NOTHING or not self._is_alive(stage, worker):
-                if need is Need.OVER or not self._is_alive(stage, worker):
-                    timed.go_home(stage, self._clock())
-                    self._wake()
+            if worker not in timed.machine.channels[stage].alive:
+                timed.retire(stage, self._clock())
+                return None
+            while (need := timed.machine.need(stage)) is not Need.NOTHING:
+                if need is Need.OVER:
                     return None
                 self._conditions[stage].wait()
             work = timed.take(stage, worker, self._clock())
             self._wake()
             return work
-
-    def _is_alive(self, stage: int, worker: int) -> bool:
-        return worker in self._running().machine.channels[stage].alive
 
     def _feed(self, stage: int, worker: int) -> None:
         """The worker of the source."""
@@ -314,7 +312,6 @@ class Pipeline:
                 self._wake()
             while self._stalled is None and (need := timed.machine.need(consumer)) is not Need.NOTHING:
                 if need is Need.OVER:
-                    timed.go_home(consumer, self._clock())
                     self._raise_failure()
                 self._conditions[consumer].wait()
             if self._stalled is not None:

@@ -82,7 +82,8 @@ class TimedMachine:
         self._stop_wanting(now)
         self.machine.close(work)
 
-    def go_home(self, stage: int, now: float) -> None:
+    def retire(self, stage: int, now: float) -> None:
+        """A worker that was fenced ends; its time does not count any longer."""
         self.accounts[stage].switch(now, waiting=-1)
 
     def wake(self, now: float) -> Iterator[tuple[int, Need]]:
