@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -181,16 +180,15 @@ def export(
 def main() -> None:
     """Entry point: turns errors that people can act on into one line and exit code 2."""
     try:
-        app(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        app()
     except DraftsmithError as error:
         _fail(str(error), 2)
     except Interrupted as stop:
         _fail(str(stop), stop.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        _fail("stopped; nothing half-written is left behind", 130)
+    except SystemExit as stop:
+        if stop.code == 130:  # what Typer makes of Ctrl-C
+            _fail("stopped; nothing half-written is left behind", 130)
+        raise
 
 
 def _fail(message: str, code: int) -> None:

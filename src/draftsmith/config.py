@@ -101,7 +101,9 @@ class DrafterConfig(Section):
     init: Literal["normal", "pass-last-tap"] = Field(
         default="normal", description="pass-last-tap: fc starts by passing the last tapped layer through."
     )
-    attention: Literal["auto", "dense", "flex"] = "auto"
+    attention: Literal["auto", "dense", "flex"] = Field(
+        default="auto", description="Mask in training: dense, or flex (CUDA only); auto takes flex where it can."
+    )
 
 
 class TrainConfig(Section):
@@ -165,6 +167,7 @@ class RunConfig(Section):
 
     seed: int = Field(default=0, ge=0)
     deterministic: bool = Field(default=False, description="Refuse nondeterministic kernels.")
+    device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N; auto takes a GPU if there is one.")
     num_threads: int | None = Field(default=None, ge=1, description="Intra-op threads on CPU; by default all cores.")
     run: RunSection = RunSection()
     target: TargetConfig

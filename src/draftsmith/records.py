@@ -63,6 +63,11 @@ class Batch:
     attention_mask: torch.Tensor
     loss_mask: torch.Tensor
 
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on another device."""
+        tensors = (self.input_ids, self.attention_mask, self.loss_mask)
+        return Batch(self.spec, *(tensor.to(device) for tensor in tensors))
+
 
 @dataclass(frozen=True)
 class FeatureBatch:

@@ -6,15 +6,18 @@ import dataclasses
 import itertools
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tomli_w
 import torch
+from transformers.utils import logging as transformers_logging
 
 from draftsmith import data, evaluation
 from draftsmith.config import BatchingConfig, RunConfig, TargetConfig, TrainConfig
@@ -48,6 +51,10 @@ from draftsmith.target import (
     resolve_mask_token_id,
 )
 from draftsmith.training import StepMetrics, TrainState, load_checkpoint, params_sha256, save_checkpoint, train_step
+
+# Bars and notes of the library would tear our one line of progress.
+transformers_logging.disable_progress_bar()
+transformers_logging.set_verbosity_error()
 
 PACKAGED = Path(__file__).parent / "demo"
 SHIPPED_CONVERSATIONS = {name: PACKAGED / f"{name}.jsonl.gz" for name in ("demo", "tiny")}
@@ -86,6 +93,7 @@ def regenerate(
     rows = [row for _, row in data.read_conversations(source, strict=True)]
     conversations = [row for row in rows if isinstance(row, Conversation)]
     tokenizer, model = load_tokenizer(target), load_target(target)
+    made_with = {"target": target.model, "max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     start = time.monotonic()
 
     def answer(prompts: Sequence[Sequence[int]], ids: Sequence[str]) -> list[list[int]]:
@@ -100,6 +108,7 @@ def regenerate(
             answer,
             eos_token_ids=model.eos_token_ids,
             batch_size=batch_size,
+            made_with=made_with,
             progress=lambda rows, tokens: progress.show(
                 f"{rows:,} of {len(conversations):,}, {tokens / (time.monotonic() - start):.0f} tokens/s"
             ),
@@ -110,16 +119,21 @@ def train(config: RunConfig, *, name: str) -> dict[str, Any]:
     """Train, save, export, measure; returns what summary.json holds. Raises Interrupted if a signal ended it early."""
     _set_up_torch(config)
     run = _create_run(config, name)
-    tokenizer, target = load_tokenizer(config.target), load_target(config.target)
-    store = _open_store(config, tokenizer, run)
-    drafter = _new_drafter(config, target, tokenizer, store)
+    with _discarded_on_failure(run):
+        with Progress(f"loading {config.target.model} and its conversations"):
+            tokenizer = load_tokenizer(config.target)
+            target = load_target(config.target, device=_device(config))
+            store = _open_store(config, tokenizer, run)
+        drafter = _new_drafter(config, target, tokenizer, store)
+        first_plan = _plan(config, store, epoch=0)
+        cache = _features_on_disk(config, store, target) if config.target.cache == "disk" else None
     seen = np.union1d(store.tokens_seen("train"), list(tokenizer.added_tokens_decoder))
     state = TrainState.create(drafter, config, seen)
-    with Journal(run) as journal, StopRequest() as stop:
-        journal.event("start", plan_sha256=_plan(config, store, epoch=0).sha256, store=store.fingerprint)
-        cache = _features_on_disk(config, store, target) if config.target.cache == "disk" else None
-        train_seconds = _learn(state, config, store, target, cache, journal, stop)
-        summary = _keep(state, config, run, target, train_seconds)
+    with Journal(run) as journal:
+        journal.event("start", plan_sha256=first_plan.sha256, store=store.fingerprint)
+        with StopRequest() as stop:
+            train_seconds = _learn(state, config, store, target, cache, journal, stop)
+            summary = _keep(state, config, run, target, train_seconds)
         if stop.received is not None:
             journal.event("interrupted", signal=stop.received, step=state.step)
             raise Interrupted(stop.received, f"what was trained is in {run}")
@@ -138,9 +152,10 @@ def evaluate(run: Path, config: RunConfig, store: TokenStore | None = None) -> d
     prompts = {"holdout": [store.prompt(int(i)).tolist() for i in store.holdout_indices[: config.eval.num_prompts]]}
     if config.eval.num_code_prompts:
         prompts["humaneval"] = evaluation.humaneval_prompts(tokenizer, config.eval.num_code_prompts)
-    measured = _measure_sets(config, drafter, {name: found for name, found in prompts.items() if found})
-    if config.eval.num_timed and prompts["holdout"]:
-        measured |= _measure_speed(config, drafter, prompts["holdout"][: config.eval.num_timed])
+    prompts = {name: found for name, found in prompts.items() if found}
+    measured = _measure_sets(config, drafter, prompts) if prompts else {}
+    if config.eval.num_timed and prompts:
+        measured |= _measure_speed(config, drafter, next(iter(prompts.values()))[: config.eval.num_timed])
     measured["peak_memory_bytes"] = peak_memory_bytes()
     summary = {**_read_json(run / "summary.json"), **measured}
     _write_json(run / "summary.json", summary)
@@ -194,6 +209,17 @@ def _set_up_torch(config: RunConfig) -> None:
     torch.use_deterministic_algorithms(config.deterministic)
 
 
+def _device(config: RunConfig) -> str:
+    if config.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=config.device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device is {config.device!r}, which cannot be used here ({reason}); set device=auto") from None
+    return config.device
+
+
 def _create_run(config: RunConfig, name: str) -> Path:
     run = config.run.dir or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     if (run / "config.toml").exists():
@@ -205,6 +231,22 @@ def _create_run(config: RunConfig, name: str) -> Path:
     except OSError as error:
         raise CheckpointError(f"run directory {run} cannot be written: {error.strerror}") from error
     return run
+
+
+@contextmanager
+def _discarded_on_failure(run: Path) -> Iterator[None]:
+    """Until training starts a run directory holds nothing worth keeping, and would be in the way of the next try."""
+    had_store = (run / "store").exists()
+    try:
+        yield
+    except BaseException:
+        for name in ("config.toml", "environment.json"):
+            (run / name).unlink(missing_ok=True)
+        if not had_store:
+            shutil.rmtree(run / "store", ignore_errors=True)
+        with suppress(OSError):  # not empty: somebody else's files
+            run.rmdir()
+        raise
 
 
 def _as_toml(config: RunConfig) -> str:
@@ -320,9 +362,9 @@ def _learn(
                 share = _progress(config.train, state.step, seconds, epoch + spec.seq / plan.num_batches)
                 if share >= 1 or stop.received is not None:
                     return seconds
-                batch = data.collate(store, spec)
+                batch = data.collate(store, spec).to(target.device)
                 hidden = (
-                    target.features(batch.input_ids) if cache is None else cache.batch(spec.samples, spec.padded_length)
+                    target.features(batch.input_ids) if cache is None else cache.batch(spec.samples, spec.padded_length).to(target.device)
                 )
                 metrics = train_step(state, FeatureBatch(batch, hidden), target, config, progress=share)
                 journal.metrics(epoch=epoch, seq=spec.seq, bucket=spec.bucket, **dataclasses.asdict(metrics))
@@ -368,42 +410,24 @@ def _keep(state: TrainState, config: RunConfig, run: Path, target: Target, train
 
 
 def _measure_sets(config: RunConfig, drafter: Drafter, prompts: dict[str, list[list[int]]]) -> dict[str, Any]:
-    """Acceptance by set, and the proof that outputs are the target's own greedy ones."""
-    target = load_target(config.target, dtype=config.eval.dtype)
-    drafter = drafter.to(target.dtype)
-    sets: dict[str, Any] = {}
-    num_equal = num_answers = 0
-    for name, found in prompts.items():
-        with Progress(f"decoding {len(found)} prompts of {name}") as progress:
-            answers = []
-            ordered = sorted(found, key=len)
-            for start in range(0, len(ordered), config.eval.batch_size):
-                batch = ordered[start : start + config.eval.batch_size]
-                decoded = evaluation.speculate(drafter, target, batch, max_new_tokens=config.eval.max_new_tokens)
-                answers += decoded
-                num_equal += evaluation.num_greedy(target, batch, [answer.tokens for answer in decoded])
-                progress.show(f"{len(answers)} done")
-        num_answers += len(answers)
-        sets[name] = dataclasses.asdict(evaluation.acceptance_of(answers, block_size=drafter.shape.block_size))
-    if not sets:
-        return {}
-    main = sets.get("holdout") or next(iter(sets.values()))
-    return {
-        "acceptance_length": main["length"],
-        "acceptance_by_slot": main["by_slot"],
-        "lossless": num_equal == num_answers,
-        "num_lossless": num_equal,
-        "num_lossless_checked": num_answers,
-        "eval_dtype": config.eval.dtype,
-        "sets": sets,
-    }
+    target = load_target(config.target, dtype=config.eval.dtype, device=_device(config))
+    with Progress("decoding with the drafter") as progress:
+        measured = evaluation.measure_sets(
+            drafter.to(target.device, target.dtype),
+            target,
+            prompts,
+            max_new_tokens=config.eval.max_new_tokens,
+            batch_size=config.eval.batch_size,
+            progress=progress.show,
+        )
+    return {**measured, "eval_dtype": config.eval.dtype}
 
 
 def _measure_speed(config: RunConfig, drafter: Drafter, prompts: list[list[int]]) -> dict[str, Any]:
-    target = load_target(config.target, dtype=config.eval.speed_dtype)
+    target = load_target(config.target, dtype=config.eval.speed_dtype, device=_device(config))
     with Progress(f"timing {len(prompts)} prompts with and without the drafter"):
         speed = evaluation.measure_speed(
-            drafter.to(target.dtype), target, prompts, max_new_tokens=config.eval.max_new_tokens
+            drafter.to(target.device, target.dtype), target, prompts, max_new_tokens=config.eval.max_new_tokens
         )
     return {**dataclasses.asdict(speed), "speedup": speed.speedup, "speed_dtype": config.eval.speed_dtype}
 

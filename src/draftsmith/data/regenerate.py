@@ -38,31 +38,43 @@ def regenerate(
     *,
     eos_token_ids: frozenset[int],
     batch_size: int,
+    made_with: dict[str, Any],
     progress: Callable[[int, int], None] | None = None,
 ) -> Regenerated:
     """Write `destination` (JSONL, one conversation a line, `truncated` true where an answer met the limit).
 
-    Raises DataError if an id occurs twice, or a conversation has no user turn to answer.
+    `made_with` names everything that decides what an answer says, such as target and temperature: an interrupted file
+    goes on only under the same.
+    Raises DataError if an id occurs twice, a conversation has no user turn to answer, or the file cannot be written.
     """
     _check(conversations)
+    if destination.exists():
+        raise DataError(f"{destination} already exists; choose another file, or remove it to have it written again")
     partial = destination.with_name(destination.name + ".partial")
-    done = _read_partial(partial)
+    done = _read_partial(partial, made_with)
     todo = [conversation for conversation in conversations if conversation.id not in done]
     todo.sort(key=lambda conversation: sum(len(str(m["content"])) for m in conversation.messages))
     num_tokens = 0
-    with partial.open("a", encoding="utf-8") as file:
-        for start in range(0, len(todo), batch_size):
-            batch = todo[start : start + batch_size]
-            for row, tokens in _answer_batch(batch, tokenizer, answer, eos_token_ids):
-                done[row["id"]] = row
-                num_tokens += tokens
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-            file.flush()
-            if progress:
-                progress(min(start + batch_size, len(todo)), num_tokens)
-    rows = [done[conversation.id] for conversation in conversations]
-    atomic_write(destination, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    partial.unlink()
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("a", encoding="utf-8") as file:
+            if file.tell() == 0:
+                file.write(json.dumps({"made_with": made_with}) + "\n")
+            for start in range(0, len(todo), batch_size):
+                batch = todo[start : start + batch_size]
+                for row, tokens in _answer_batch(batch, tokenizer, answer, eos_token_ids):
+                    done[row["id"]] = row
+                    num_tokens += tokens
+                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                file.flush()
+                if progress:
+                    progress(min(start + batch_size, len(todo)), num_tokens)
+        rows = [done[conversation.id] for conversation in conversations]
+        atomic_write(destination, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        partial.unlink()
+    except OSError as error:
+        why = error.strerror or error
+        raise DataError(f"{destination} cannot be written: {why}; what was answered before is kept") from error
     return Regenerated(
         num_written=len(todo),
         num_reused=len(rows) - len(todo),
@@ -81,12 +93,21 @@ def _check(conversations: Sequence[Conversation]) -> None:
             raise DataError(f"conversation {conversation.id!r} has no user turn to answer")
 
 
-def _read_partial(path: Path) -> dict[str, dict[str, Any]]:
+def _read_partial(path: Path, made_with: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Rows that an interrupted run left, by id. The first line says what they were made with."""
     if not path.exists():
         return {}
-    whole, newline, _torn = path.read_text(encoding="utf-8").rpartition("\n")
-    path.write_text(whole + newline, encoding="utf-8")  # a line that a kill tore in two is made again
-    return {row["id"]: row for row in map(json.loads, whole.splitlines())}
+    # Bytes: a kill may tear a line inside a character, and answers may hold line ends of Unicode that end no row.
+    whole, newline, torn = path.read_bytes().rpartition(b"\n")
+    if torn:  # that row is made again
+        atomic_write(path, (whole + newline).decode())
+    first, *rows = map(json.loads, whole.split(b"\n")) if whole else ({},)
+    if first and first != {"made_with": made_with}:
+        raise DataError(
+            f"{path} was begun with {first.get('made_with')}, now it is {made_with}; give the same settings to go on, "
+            "or delete it to begin anew"
+        )
+    return {row["id"]: row for row in rows}
 
 
 def _answer_batch(

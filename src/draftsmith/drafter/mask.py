@@ -7,7 +7,32 @@ future. Keys are [context 0..C-1 | block 0 | block 1 | ...], queries are the blo
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Literal
+
 import torch
+import torch.nn.functional as F
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from draftsmith.errors import ConfigError
+
+Mask = torch.Tensor | BlockMask
+
+
+def mask_builder(kind: Literal["auto", "dense", "flex"], device: torch.device) -> Callable[..., Mask]:
+    """`dense_mask` or `flex_mask`. Raises ConfigError for flex on a CPU, where FlexAttention has no backward."""
+    if kind == "flex" and device.type == "cpu":
+        raise ConfigError("drafter.attention is flex, which cannot train on a CPU; set it to dense or auto")
+    return flex_mask if kind == "flex" or (kind == "auto" and device.type == "cuda") else dense_mask
+
+
+def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: Mask | None) -> torch.Tensor:
+    """Attention over [B, heads, T, D] under either kind of mask; None lets every query see everything."""
+    if isinstance(mask, BlockMask):
+        kernel = _compiled_flex_attention() if queries.is_cuda else flex_attention
+        return kernel(queries, keys, values, block_mask=mask)  # type: ignore[no-any-return]
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
 
 
 def dense_mask(anchors_BN: torch.Tensor, keep_BN: torch.Tensor, *, num_context: int, block_size: int) -> torch.Tensor:
@@ -24,10 +49,8 @@ def dense_mask(anchors_BN: torch.Tensor, keep_BN: torch.Tensor, *, num_context: 
     return torch.cat([sees_context, sees_block], dim=-1)[:, None]
 
 
-def flex_mask(anchors_BN: torch.Tensor, keep_BN: torch.Tensor, *, num_context: int, block_size: int) -> object:
+def flex_mask(anchors_BN: torch.Tensor, keep_BN: torch.Tensor, *, num_context: int, block_size: int) -> BlockMask:
     """The same visibility as a BlockMask for FlexAttention (CUDA; there is no backward on CPU)."""
-    from torch.nn.attention.flex_attention import create_block_mask
-
     num_queries = anchors_BN.shape[1] * block_size
 
     def sees(b: torch.Tensor, _head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -40,3 +63,9 @@ def flex_mask(anchors_BN: torch.Tensor, keep_BN: torch.Tensor, *, num_context: i
     return create_block_mask(
         sees, len(anchors_BN), None, num_queries, num_context + num_queries, device=anchors_BN.device
     )
+
+
+@cache
+def _compiled_flex_attention() -> Any:
+    """Dynamic, because the number of anchors and tokens changes from batch to batch."""
+    return torch.compile(flex_attention, dynamic=True)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from draftsmith.drafter.mask import Mask, attend
 from draftsmith.drafter.shape import DrafterShape
 
 KeysValues = tuple[torch.Tensor, torch.Tensor]
@@ -71,7 +72,7 @@ class Attention(nn.Module):
         return rotate(keys, table), self._heads(self.v_proj(states_BTH), self.num_kv_heads)
 
     def forward(
-        self, states_BQH: torch.Tensor, table: Rotary, context: KeysValues, mask: torch.Tensor | None
+        self, states_BQH: torch.Tensor, table: Rotary, context: KeysValues, mask: Mask | None
     ) -> torch.Tensor:
         queries = rotate(self.q_norm(self._heads(self.q_proj(states_BQH), self.num_heads)), table)
         keys, values = self.keys_values(states_BQH, table)
@@ -80,7 +81,7 @@ class Attention(nn.Module):
         groups = self.num_heads // self.num_kv_heads
         if groups > 1:
             keys, values = keys.repeat_interleave(groups, dim=1), values.repeat_interleave(groups, dim=1)
-        mixed = F.scaled_dot_product_attention(queries.to(values.dtype), keys.to(values.dtype), values, attn_mask=mask)
+        mixed = attend(queries.to(values.dtype), keys.to(values.dtype), values, mask)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _heads(self, states_BTX: torch.Tensor, num_heads: int) -> torch.Tensor:
@@ -111,7 +112,7 @@ class Layer(nn.Module):
         self.mlp = FeedForward(shape)
 
     def forward(
-        self, states_BQH: torch.Tensor, table: Rotary, context: KeysValues, mask: torch.Tensor | None
+        self, states_BQH: torch.Tensor, table: Rotary, context: KeysValues, mask: Mask | None
     ) -> torch.Tensor:
         states_BQH = states_BQH + self.self_attn(self.input_layernorm(states_BQH), table, context, mask)
         return states_BQH + self.mlp(self.post_attention_layernorm(states_BQH))  # type: ignore[no-any-return]
@@ -139,12 +140,12 @@ class Drafter(nn.Module):
         noise_embedding_BQH: torch.Tensor,
         positions_BQ: torch.Tensor,
         context: list[KeysValues],
-        mask: torch.Tensor | None,
+        mask: Mask | None,
     ) -> torch.Tensor:
         """Final states [B, Q, H], ready for the target's head.
 
         noise_embedding: the target's embeddings of known token and mask tokens. mask: bool [B, 1, Q, C+Q], true where
-        a query may look; None lets every query see everything.
+        a query may look, or the same as a BlockMask; None lets every query see everything.
         """
         table = rotary(positions_BQ, self.shape.head_dim, self.shape.rope_theta)
         states_BQH = noise_embedding_BQH

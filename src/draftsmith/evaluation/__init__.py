@@ -2,6 +2,7 @@
 
 from draftsmith.evaluation.acceptance import Acceptance, acceptance_of
 from draftsmith.evaluation.lossless import num_greedy
+from draftsmith.evaluation.measure import measure_sets
 from draftsmith.evaluation.prompts import humaneval_prompts
 from draftsmith.evaluation.speculate import Decoded, speculate
 from draftsmith.evaluation.speed import Speed, measure_speed
@@ -12,6 +13,7 @@ __all__ = [
     "Speed",
     "acceptance_of",
     "humaneval_prompts",
+    "measure_sets",
     "measure_speed",
     "num_greedy",
     "speculate",

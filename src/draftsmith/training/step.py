@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from draftsmith.config import RunConfig
-from draftsmith.drafter import Drafter, dense_mask, draw_blocks, slot_weights
+from draftsmith.drafter import Drafter, draw_blocks, mask_builder, slot_weights
 from draftsmith.records import FeatureBatch
 from draftsmith.target import Target
 from draftsmith.training.head import TrainingHead, head_for_step
@@ -72,7 +72,7 @@ def train_step(
     )
     compute = torch.bfloat16 if config.train.dtype == "bfloat16" else torch.float32
     with torch.autocast(batch.input_ids.device.type, dtype=compute, enabled=compute != torch.float32):
-        mask = dense_mask(
+        mask = mask_builder(config.drafter.attention, batch.input_ids.device)(
             blocks.anchors_BN,
             blocks.keep_BN,
             num_context=batch.input_ids.shape[1],

@@ -1,0 +1,260 @@
+"""Bad input ends with exit code 2 and one clear line: the value, the place, the way out; nothing half-written stays."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import importlib
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftsmith.drafter import Drafter
+from draftsmith.export import export_drafter
+from draftsmith.target import Target
+from helpers import CONFIGS, Finished, chat_row, draftsmith, new_drafter, write_jsonl
+
+TINY = CONFIGS / "tiny-cpu.toml"
+
+
+def refused(done: Finished, *parts: str) -> None:
+    """Exit code 2, one line that starts with the command's name and holds every part, no traceback."""
+    message = done.err.splitlines()[-1]
+    assert done.code == 2, done.err
+    assert message.startswith("draftsmith: ")
+    assert "Traceback" not in done.err
+    assert sum(line.startswith("draftsmith: ") for line in done.err.splitlines()) == 1
+    for part in parts:
+        assert part in message
+
+
+def test_an_unknown_setting_suggests_the_nearest(tmp_path: Path) -> None:
+    done = draftsmith("train", TINY, "train.max_stepz=3", f"run.dir={tmp_path / 'run'}")
+    refused(done, "unknown setting train.max_stepz", "did you mean train.max_steps?", str(TINY))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_configuration_is_named(tmp_path: Path) -> None:
+    refused(draftsmith("train", tmp_path / "none.toml"), str(tmp_path / "none.toml"), "does not exist", "see configs/")
+
+
+def test_missing_conversations_are_named(tmp_path: Path) -> None:
+    missing = tmp_path / "none.jsonl"
+    refused(
+        draftsmith("prepare", missing, tmp_path / "store", "--target", "tiny-random"), str(missing), "does not exist"
+    )
+    refused(
+        draftsmith("regenerate", missing, tmp_path / "made.jsonl", "--target", "tiny-random"),
+        str(missing),
+        "does not exist",
+    )
+    assert not list(tmp_path.iterdir())
+    done = draftsmith("train", TINY, f"data.conversations={missing}", f"run.dir={tmp_path / 'run'}")
+    refused(done, str(missing), "does not exist")
+
+
+def test_a_missing_store_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(
+        f'[target]\nmodel = "tiny-random"\n[data]\nstore = "{tmp_path / "none"}"\n[train]\nmax_steps = 1\n',
+        encoding="utf-8",
+    )
+    done = draftsmith("train", tmp_path / "mine.toml", f"run.dir={tmp_path / 'run'}")
+    refused(done, str(tmp_path / "none"), "draftsmith prepare")
+
+
+def test_a_row_without_an_assistant_turn_is_named_with_its_line(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "rows.jsonl", [chat_row("Hi", "Hello", "a"), chat_row("Hi", None, "b")])
+    command = ["prepare", source, tmp_path / "store", "--target", "tiny-random", "--strict"]
+    refused(draftsmith(*command), str(source), "line 2: no assistant turn", "repair the row")
+    only = write_jsonl(tmp_path / "only.jsonl", [chat_row("Hi", None, "b")])
+    done = draftsmith("prepare", only, tmp_path / "store", "--target", "tiny-random")
+    refused(done, str(only), "none of 1 rows can be used", "no assistant turn")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["only.jsonl", "rows.jsonl"]
+
+
+def test_no_supervised_token_left_after_truncation_is_named_with_the_limit(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "rows.jsonl", [chat_row("A rather long question", "Hello", "a")])
+    done = draftsmith("prepare", source, tmp_path / "store", "--target", "tiny-random", "--max-length", "16")
+    refused(done, "no supervised token left after truncation at 16", "supervision starts at token")
+    done = draftsmith(
+        "train", TINY, f"data.conversations={source}", "data.max_length=16", f"run.dir={tmp_path / 'run'}"
+    )
+    refused(done, "no supervised token left after truncation at 16")
+
+
+def test_a_target_without_a_chat_template_is_named(tokenizer: Any, target: Target, tmp_path: Path) -> None:
+    directory = tmp_path / "base-model"
+    target.model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    (directory / "chat_template.jinja").unlink()
+    source = write_jsonl(tmp_path / "rows.jsonl", [chat_row("Hi", "Hello", "a")])
+    expected = [str(directory), "has no chat template", "instruction-tuned"]
+    refused(draftsmith("prepare", source, tmp_path / "store", "--target", directory), *expected)
+    refused(draftsmith("train", TINY, f"target.model={directory}", f"run.dir={tmp_path / 'run'}"), *expected)
+    refused(draftsmith("regenerate", source, tmp_path / "made.jsonl", "--target", directory), *expected)
+    assert not (tmp_path / "store").exists()
+    assert not (tmp_path / "made.jsonl").exists()
+
+
+def test_a_target_that_is_not_there_is_named(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "rows.jsonl", [chat_row("Hi", "Hello", "a")])
+    missing = tmp_path / "no-model"
+    done = draftsmith("prepare", source, tmp_path / "store", "--target", missing)
+    refused(done, str(missing), "does not exist")
+    done = draftsmith("train", TINY, "target.model=nobody/no-such-model", f"run.dir={tmp_path / 'run'}")
+    assert done.code == 2
+    assert "nobody/no-such-model" in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("token_id", "reason"),
+    [
+        (1, "which the chat template writes ('<|im_start|>')"),
+        (2, "which is the eos token"),
+        (5000, "outside the target's"),
+    ],
+)
+def test_a_mask_id_that_cannot_serve_is_named_with_the_reason(
+    token_id: int, reason: str, settings_of_run: list[str], tmp_path: Path
+) -> None:
+    done = draftsmith(
+        *("train", TINY, *settings_of_run, f"drafter.mask_token_id={token_id}", f"run.dir={tmp_path / 'run'}")
+    )
+    refused(done, f"drafter.mask_token_id is {token_id}", reason, "choose a reserved, unused token")
+
+
+def test_after_bad_input_the_corrected_command_works_in_the_same_directory(
+    settings_of_run: list[str], tmp_path: Path
+) -> None:
+    command = ["train", TINY, *settings_of_run, "eval.num_prompts=0", "eval.num_timed=0", f"run.dir={tmp_path / 'run'}"]
+    refused(draftsmith(*command, "drafter.mask_token_id=1"), "drafter.mask_token_id is 1")
+    assert not (tmp_path / "run").exists()
+    done = draftsmith(*command)
+    assert done.code == 0, done.err
+
+
+def test_a_directory_that_already_holds_a_run_is_left_alone(
+    finished_run: Path, settings_of_run: list[str], tmp_path: Path
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")}
+    done = draftsmith("train", TINY, *settings_of_run, f"run.dir={finished_run}")
+    refused(done, f"{finished_run} already holds a run", "choose another directory with run.dir=")
+    assert {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"vocab_size": 77}, ["vocabulary 77", "tiny-random has"]),
+        ({"hidden_size": 32}, ["hidden size 32", "tiny-random has 64"]),
+        ({"num_target_layers": 12}, ["number of layers 12", "tiny-random has 8"]),
+    ],
+)
+def test_a_drafter_of_another_target_is_named_with_both_values(
+    changes: dict[str, Any], named: Sequence[str], finished_run: Path, target: Target, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished_run, run)
+    shutil.rmtree(run / "drafter")
+    shape = dataclasses.replace(new_drafter(target).shape, **changes)
+    export_drafter(Drafter(shape), run / "drafter", card="")
+    refused(draftsmith("eval", run, "eval.num_timed=0"), *named, "use the target that it was trained on")
+
+
+def test_a_store_of_a_larger_vocabulary_is_named_with_both_sizes(
+    settings_of_run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftsmith.data.TokenStore.vocab_size", 5000)
+    done = draftsmith("train", TINY, *settings_of_run, f"run.dir={tmp_path / 'run'}")
+    refused(done, "5000 token ids", "prepare it again with this target")
+
+
+def test_taps_that_the_target_does_not_have_are_named(settings_of_run: list[str], tmp_path: Path) -> None:
+    done = draftsmith("train", TINY, *settings_of_run, "target.layer_ids=[1, 9]", f"run.dir={tmp_path / 'run'}")
+    refused(done, "target.layer_ids is [1, 9]", "between 0 and 6")
+
+
+def test_nothing_held_out_to_measure_on_is_told_before_training(settings_of_run: list[str], tmp_path: Path) -> None:
+    done = draftsmith("train", TINY, *settings_of_run, "data.holdout=0", f"run.dir={tmp_path / 'run'}")
+    refused(done, "holds nothing out to measure on", "raise data.holdout, or set eval.num_prompts=0")
+
+
+def test_a_full_disk_while_exporting_leaves_nothing_behind(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftsmith.export.zlab.save_file", full)
+    done = draftsmith("export", finished_run, tmp_path / "drafter")
+    refused(done, str(tmp_path / "drafter"), "No space left on device")
+    assert not list(tmp_path.iterdir())
+
+
+def full(*_arguments: object, **_settings: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("place", ["training.checkpoint", "export.zlab"])
+def test_a_full_disk_at_the_end_of_training_is_one_clear_line(
+    place: str, settings_of_run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"draftsmith.{place}.save_file", full)
+    run = tmp_path / "run"
+    done = draftsmith("train", TINY, *settings_of_run, "train.max_steps=1", f"run.dir={run}")
+    refused(done, str(run), "cannot be written", "No space left on device")
+    assert not [path for path in run.rglob("*") if ".tmp-" in path.name]
+    assert not (run / "drafter").exists()
+
+
+def test_answers_that_cannot_be_written_are_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_jsonl(tmp_path / "rows.jsonl", [chat_row("Hi", "Hello", "a")])
+    options = ["--target", "tiny-random", "--max-new-tokens", "2"]
+    done = draftsmith("regenerate", source, source / "made.jsonl", *options)
+    refused(done, str(source / "made.jsonl"), "cannot be written")
+    monkeypatch.setattr(importlib.import_module("draftsmith.data.regenerate"), "atomic_write", full)
+    done = draftsmith("regenerate", source, tmp_path / "new" / "made.jsonl", *options)
+    refused(done, str(tmp_path / "new" / "made.jsonl"), "No space left on device", "kept")
+    monkeypatch.undo()
+    done = draftsmith("regenerate", source, tmp_path / "new" / "made.jsonl", *options)
+    assert "0 conversations answered now, 1 before" in done.out
+
+
+def test_a_budget_too_small_for_a_sample_is_told_before_anything_is_made(
+    settings_of_run: list[str], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    done = draftsmith(
+        "train", TINY, *settings_of_run, "batching.max_tokens=10", "batching.overlong=error", f"run.dir={run}"
+    )
+    refused(done, "10")
+    assert not run.exists()
+
+
+def test_exporting_over_something_is_refused(finished_run: Path, tmp_path: Path) -> None:
+    refused(draftsmith("export", finished_run, tmp_path), str(tmp_path), "already exists")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["eval", "export"])
+def test_a_directory_that_holds_no_run_is_named(command: str, tmp_path: Path) -> None:
+    done = draftsmith(command, tmp_path / "none", *([tmp_path / "drafter"] if command == "export" else []))
+    refused(done, str(tmp_path / "none"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_directory_that_cannot_be_written_is_named(settings_of_run: list[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    done = draftsmith("train", TINY, *settings_of_run, f"run.dir={tmp_path / 'file' / 'run'}")
+    refused(done, str(tmp_path / "file" / "run"), "cannot be written")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["trian"], ["train"], ["prepare", "a"], ["train", "x.toml", "--nonsense"], ["prepare", "a", "b"]]
+)
+def test_a_command_that_cannot_be_read_ends_with_exit_code_2(arguments: list[str]) -> None:
+    done = draftsmith(*arguments)
+    assert done.code == 2
+    assert "Traceback" not in done.err

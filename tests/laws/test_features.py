@@ -1,0 +1,217 @@
+"""Hidden states, taps, heads and positions are exactly those that the published convention means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import draftsmith.drafter.model as network
+from draftsmith.config import TargetConfig
+from draftsmith.drafter.model import rotary, rotate
+from draftsmith.errors import ConfigError, ModelError
+from draftsmith.target import (
+    PositionCache,
+    Target,
+    capture,
+    default_layer_ids,
+    load_target,
+    open_cache,
+    resolve_mask_token_id,
+)
+from helpers import new_drafter, random_text
+from tolerances import ROTARY_ANGLE, SAME_NETWORK
+
+
+def hidden_states(target: Target, input_ids: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        states = target.model(input_ids, output_hidden_states=True).hidden_states
+    return torch.cat([states[i + 1] for i in target.layer_ids], dim=-1)
+
+
+def test_features_equal_the_hidden_states_that_transformers_reports_after_each_tapped_layer(target: Target) -> None:
+    input_ids = random_text(0, 3, 25)
+    assert torch.equal(target.features(input_ids), hidden_states(target, input_ids))
+
+
+def test_features_of_a_cached_forward_equal_those_of_one_pass(target: Target) -> None:
+    input_ids = random_text(1, 2, 20)
+    positions = torch.arange(20).expand(2, -1)
+    cache = PositionCache(20)
+    parts = [
+        target.forward(input_ids[:, a:b], positions[:, a:b], cache, capture=True)[1] for a, b in [(0, 12), (12, 20)]
+    ]
+    torch.testing.assert_close(torch.cat(parts, dim=1), target.features(input_ids), **SAME_NETWORK)
+
+
+def test_a_token_written_over_a_rejected_one_leaves_no_trace(target: Target) -> None:
+    ids = random_text(2, 1, 20)
+    positions = torch.arange(20)[None]
+    cache = PositionCache(20)
+    target.forward(ids[:, :10], positions[:, :10], cache)
+    target.forward(random_text(3, 1, 8), positions[:, 10:18], cache)  # rejected from position 11 on
+    logits, _ = target.forward(ids[:, 10:], positions[:, 10:], cache)
+    with torch.no_grad():
+        expected = target.model(ids).logits[:, 10:]
+    torch.testing.assert_close(logits, expected, **SAME_NETWORK)
+
+
+@pytest.mark.smollm2
+def test_on_smollm2_features_equal_hidden_states_and_the_head_is_the_embedding() -> None:
+    smollm2 = load_target(TargetConfig(model="smollm2-135m", dtype="float32"))
+    input_ids = torch.arange(100, 112)[None]
+    assert smollm2.layer_ids == (1, 8, 14, 20, 27)
+    assert torch.equal(smollm2.features(input_ids), hidden_states(smollm2, input_ids))
+    assert smollm2.head.weight is smollm2.embedding.weight
+
+
+def test_with_tied_embeddings_the_head_is_the_embedding(target: Target) -> None:
+    assert target.model.config.tie_word_embeddings
+    assert target.head.weight is target.embedding.weight
+
+
+def test_without_tied_embeddings_the_head_is_the_models_own() -> None:
+    config = LlamaConfig(
+        vocab_size=50,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        tie_word_embeddings=False,
+    )
+    model = LlamaForCausalLM(config)
+    untied = Target(model, layer_ids=[1], num_taps=1, name="untied")
+    assert untied.head.weight is model.lm_head.weight
+    assert not torch.equal(untied.head.weight, untied.embedding.weight)
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "num_taps", "expected"),
+    [
+        (36, 5, (1, 9, 17, 25, 33)),
+        (28, 5, (1, 7, 13, 19, 25)),
+        (64, 5, (1, 16, 31, 46, 61)),
+        (40, 8, (1, 6, 11, 16, 22, 27, 32, 37)),
+        (24, 5, (1, 6, 11, 16, 21)),
+        (36, 1, (18,)),
+    ],
+)
+def test_default_taps_are_those_of_the_published_drafters(
+    num_layers: int, num_taps: int, expected: tuple[int, ...]
+) -> None:
+    assert default_layer_ids(num_layers, num_taps) == expected
+
+
+@pytest.mark.parametrize("layer_ids", [[7], [1, 1], [3, 2], [-1, 2], []])
+def test_taps_that_engines_read_otherwise_are_refused(layer_ids: list[int], target: Target) -> None:
+    with pytest.raises(ConfigError, match=r"target\.layer_ids is .* between 0 and 6 .* lower target\.num_taps"):
+        Target(target.model, layer_ids=layer_ids, num_taps=1, name="tiny")
+
+
+def test_more_taps_than_layers_can_give_are_refused(target: Target) -> None:
+    with pytest.raises(ConfigError, match=r"target\.num_taps"):
+        Target(target.model, layer_ids=None, num_taps=7, name="tiny")
+
+
+def test_layers_whose_state_cannot_be_rewound_are_refused(target: Target) -> None:
+    class Hybrid:
+        """Just enough of a model to be read."""
+
+        def __init__(self, model: Any) -> None:
+            self.config = LlamaConfig(num_hidden_layers=8)
+            self.config.layer_types = ["linear_attention", "full_attention"] * 4
+            self.model = model
+
+        def eval(self) -> Hybrid:
+            return self
+
+        def requires_grad_(self, _wanted: bool) -> Hybrid:
+            return self
+
+        def get_decoder(self) -> Hybrid:
+            return self
+
+        def get_output_embeddings(self) -> Any:
+            return self.model.get_output_embeddings()
+
+    with pytest.raises(ModelError, match="linear_attention"):
+        Target(Hybrid(target.model), layer_ids=[1], num_taps=1, name="hybrid")
+
+
+def test_rotary_angles_are_fp32_whatever_the_precision_of_the_drafter(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def recorded(positions: torch.Tensor, head_dim: int, theta: float) -> tuple[torch.Tensor, torch.Tensor]:
+        tables.append(rotary(positions, head_dim, theta))
+        return tables[-1]
+
+    monkeypatch.setattr(network, "rotary", recorded)
+    drafter = new_drafter(target).to(torch.bfloat16)
+    assert not list(drafter.buffers())  # nothing that a cast could round
+    positions = torch.tensor([[0, 1, 255, 1000, 4095]])
+    drafter.context(torch.zeros(1, 5, target.feature_size), positions)
+    half = drafter.shape.head_dim // 2
+    angles = positions[0, :, None].double() * drafter.shape.rope_theta ** -(torch.arange(half).double() / half)
+    ((cosine, sine),) = tables
+    assert cosine.dtype == sine.dtype == torch.float32
+    expected = torch.cat([angles, angles], dim=-1)[None, None]
+    torch.testing.assert_close(cosine.double(), expected.cos(), **ROTARY_ANGLE)
+    torch.testing.assert_close(sine.double(), expected.sin(), **ROTARY_ANGLE)
+
+
+def test_rotated_products_depend_on_the_distance_alone() -> None:
+    query, key = torch.randn(2, 1, 1, 1, 16, generator=torch.Generator().manual_seed(0))
+    products = []
+    for start in (0, 17, 300):
+        table = rotary(torch.tensor([[start, start + 5]]), 16, 10000.0)
+        turned = rotate(torch.cat([query, key], dim=2), table)
+        products.append(float(turned[0, 0, 0] @ turned[0, 0, 1]))
+    assert products == pytest.approx([products[0]] * 3, abs=1e-4)
+
+
+def test_hidden_states_from_disk_are_those_of_the_target_bit_by_bit(target: Target, tmp_path: Path) -> None:
+    lengths = [9, 14, 5]
+    texts = [random_text(seed, 1, length) for seed, length in enumerate(lengths)]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    batch = torch.zeros(2, 14, dtype=torch.long)
+    batch[0, :9], batch[1] = texts[0][0], texts[1][0]
+    made = capture(tmp_path / "features", target, offsets, [((0, 1), batch), ((2,), texts[2])])
+    opened = open_cache(tmp_path / "features", offsets)
+    assert opened is not None
+    for cache in (made, opened):
+        got = cache.batch((2, 0), 12)
+        assert torch.equal(got[0, :5], target.features(texts[2])[0])
+        assert torch.equal(got[1, :9], target.features(batch)[0, :9])
+        assert not got[0, 5:].any()
+        assert not got[1, 9:].any()
+
+
+def test_a_damaged_file_of_hidden_states_is_made_again(target: Target, tmp_path: Path) -> None:
+    offsets = np.array([0, 6])
+    capture(tmp_path / "features", target, offsets, [((0,), random_text(0, 1, 6))])
+    path = tmp_path / "features" / "features.bin"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x55")
+    assert open_cache(tmp_path / "features", offsets) is None
+
+
+def test_the_mask_token_is_a_reserved_one_and_no_other_is_accepted(target: Target, tokenizer: Any) -> None:
+    facts = {"vocab_size": target.vocab_size, "eos_token_ids": target.eos_token_ids}
+    assert resolve_mask_token_id(tokenizer, **facts) == tokenizer.convert_tokens_to_ids("<|reserved|>")
+    wider = {**facts, "vocab_size": target.vocab_size + 8}
+    assert resolve_mask_token_id(tokenizer, **wider) == len(tokenizer)  # rows beyond the tokenizer's ids come first
+    for token, reason in [
+        ("<unk>", "which is the unk token"),
+        ("<|im_start|>", "which the chat template writes"),
+        ("<|im_end|>", "which is the eos token"),
+        ("u", "which the chat template writes"),
+    ]:
+        with pytest.raises(ConfigError, match=reason):
+            resolve_mask_token_id(tokenizer, **facts, requested=tokenizer.convert_tokens_to_ids(token))
+    with pytest.raises(ConfigError, match=f"outside the target's vocabulary of {target.vocab_size}"):
+        resolve_mask_token_id(tokenizer, **facts, requested=target.vocab_size)
