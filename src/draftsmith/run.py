@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
-import os
 import shutil
 import tempfile
 import time
@@ -23,9 +23,10 @@ from draftsmith import data, evaluation
 from draftsmith.config import BatchingConfig, RunConfig, TargetConfig, TrainConfig
 from draftsmith.data import TokenStore
 from draftsmith.drafter import Drafter, make_shape
-from draftsmith.errors import CheckpointError, ConfigError, DataError, Interrupted
+from draftsmith.errors import CheckpointError, ConfigError, DataError, Interrupted, StageError
 from draftsmith.export import export_drafter, model_card, read_drafter
 from draftsmith.files import atomic_write, short_hash
+from draftsmith.flow import FlowStats, slowest
 from draftsmith.keyed import keyed_generator
 from draftsmith.observe import Journal, Progress, StopRequest, describe_environment, peak_memory_bytes
 from draftsmith.plan import (
@@ -38,7 +39,8 @@ from draftsmith.plan import (
     read_lengths,
     write_plot,
 )
-from draftsmith.records import BatchSpec, Conversation, FeatureBatch
+from draftsmith.records import BatchSpec, Conversation
+from draftsmith.streams import Topology, checked_device, feature_stream, num_cores, topology
 from draftsmith.target import (
     FeatureCache,
     Target,
@@ -51,6 +53,7 @@ from draftsmith.target import (
     resolve_mask_token_id,
 )
 from draftsmith.training import StepMetrics, TrainState, load_checkpoint, params_sha256, save_checkpoint, train_step
+from draftsmith.tuning import probe_devices, some_batches
 
 # Bars and notes of the library would tear our one line of progress.
 transformers_logging.disable_progress_bar()
@@ -60,6 +63,7 @@ PACKAGED = Path(__file__).parent / "demo"
 SHIPPED_CONVERSATIONS = {name: PACKAGED / f"{name}.jsonl.gz" for name in ("demo", "tiny")}
 DEMO_CONFIG = PACKAGED / "demo.toml"
 ORDER_POLICIES = tuple(POLICIES)
+FLOW_EVERY = 10  # steps between two reports on the flow in metrics.jsonl
 
 
 def prepare(
@@ -122,7 +126,8 @@ def train(config: RunConfig, *, name: str) -> dict[str, Any]:
     with _discarded_on_failure(run):
         with Progress(f"loading {config.target.model} and its conversations"):
             tokenizer = load_tokenizer(config.target)
-            target = load_target(config.target, device=_device(config))
+            where = _where(config)
+            target = load_target(config.target, device=where.drafter_device)
             store = _open_store(config, tokenizer, run)
         drafter = _new_drafter(config, target, tokenizer, store)
         first_plan = _plan(config, store, epoch=0)
@@ -131,9 +136,16 @@ def train(config: RunConfig, *, name: str) -> dict[str, Any]:
     state = TrainState.create(drafter, config, seen)
     with Journal(run) as journal:
         journal.event("start", plan_sha256=first_plan.sha256, store=store.fingerprint)
+        started = time.monotonic()
         with StopRequest() as stop:
-            train_seconds = _learn(state, config, store, target, cache, journal, stop)
-            summary = _keep(state, config, run, target, train_seconds)
+            try:
+                learned = _learn(state, config, store, target, cache, where, journal, stop)
+            except StageError as error:
+                journal.event("failed", stage=error.stage, worker=error.worker, item=error.item, error=str(error))
+                if state.step:
+                    _keep(state, config, run, {"train_seconds": round(time.monotonic() - started, 3)})
+                raise
+            summary = _keep(state, config, run, learned)
         if stop.received is not None:
             journal.event("interrupted", signal=stop.received, step=state.step)
             raise Interrupted(stop.received, f"what was trained is in {run}")
@@ -203,21 +215,35 @@ def dry_run(config: RunConfig) -> str:
     return f"{_as_toml(config)}\n{report.text}"
 
 
+def tune(config: RunConfig, *, num_batches: int) -> str:
+    """Measure target and drafter on the configured devices and predict what every placement of them would give."""
+    _set_up_torch(config)
+    where = _where(config)
+    tokenizer = load_tokenizer(config.target)
+    with tempfile.TemporaryDirectory() as directory, Progress(f"measuring {config.target.model}"):
+        store = _open_store(config, tokenizer, Path(directory))
+        specs = some_batches(list(_specs(_plan(config, store, epoch=0), store)), num_batches)
+        return probe_devices(config, where, store, specs, lambda target: _new_drafter(config, target, tokenizer, store))
+
+
 def _set_up_torch(config: RunConfig) -> None:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(config.num_threads or cores)
+    torch.set_num_threads(config.num_threads or num_cores())
     torch.use_deterministic_algorithms(config.deterministic)
 
 
 def _device(config: RunConfig) -> str:
     if config.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=config.device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"device is {config.device!r}, which cannot be used here ({reason}); set device=auto") from None
-    return config.device
+    return checked_device("device", config.device)
+
+
+def _where(config: RunConfig) -> Topology:
+    """Devices and threads of training, each device checked before anything is loaded."""
+    where = topology(config, device=_device(config), num_cores=num_cores())
+    for name in where.target_devices:
+        checked_device("flow.target_devices", name)
+    checked_device("flow.drafter_device", where.drafter_device)
+    return where
 
 
 def _create_run(config: RunConfig, name: str) -> Path:
@@ -313,7 +339,9 @@ def _specs(plan: EpochPlan, store: TokenStore) -> Iterator[BatchSpec]:
     """Planned batches with the store's own sample numbers."""
     for planned in plan:
         samples = tuple(store.train_indices[planned.samples].tolist())
-        yield BatchSpec(planned.seq, planned.epoch, planned.bucket, samples, planned.padded_length)
+        yield BatchSpec(
+            planned.seq, planned.epoch, planned.bucket, samples, planned.padded_length, num_batches=plan.num_batches
+        )
 
 
 def _features_on_disk(config: RunConfig, store: TokenStore, target: Target) -> FeatureCache:
@@ -349,27 +377,43 @@ def _learn(
     store: TokenStore,
     target: Target,
     cache: FeatureCache | None,
+    where: Topology,
     journal: Journal,
     stop: StopRequest,
-) -> float:
-    """Train until the budget is spent or a signal arrives; returns the seconds it took."""
-    start = time.monotonic()
-    with Progress("training") as progress:
-        for epoch in itertools.count():
-            plan = _plan(config, store, epoch=epoch)
-            for spec in _specs(plan, store):
-                seconds = time.monotonic() - start
-                share = _progress(config.train, state.step, seconds, epoch + spec.seq / plan.num_batches)
-                if share >= 1 or stop.received is not None:
-                    return seconds
-                batch = data.collate(store, spec).to(target.device)
-                hidden = (
-                    target.features(batch.input_ids) if cache is None else cache.batch(spec.samples, spec.padded_length).to(target.device)
-                )
-                metrics = train_step(state, FeatureBatch(batch, hidden), target, config, progress=share)
-                journal.metrics(epoch=epoch, seq=spec.seq, bucket=spec.bucket, **dataclasses.asdict(metrics))
-                progress.show(lambda m=metrics, s=seconds, done=share: _progress_line(m, s, done))  # type: ignore[misc]
-    raise AssertionError("epochs do not end")
+) -> dict[str, Any]:
+    """Train until the budget is spent or a signal arrives; returns seconds and who was slow, for summary.json."""
+    start, seconds = time.monotonic(), 0.0
+    specs = _planned(config, store)
+    on_stall = functools.partial(_journal_stall, journal)
+    with (
+        feature_stream(specs, config, store, target, cache, where=where, on_stall=on_stall) as stream,
+        Progress("training") as progress,
+    ):
+        for item in stream:
+            spec, seconds = item.batch.spec, time.monotonic() - start
+            share = _progress(config.train, state.step, seconds, spec.epochs)
+            if share >= 1 or stop.received is not None:
+                break
+            metrics = train_step(state, item, target, config, progress=share)
+            del item  # its memory is free before the next one is asked for
+            flow = {"flow": stream.summary()} if state.step % FLOW_EVERY == 0 else {}
+            journal.metrics(epoch=spec.epoch, seq=spec.seq, bucket=spec.bucket, **dataclasses.asdict(metrics), **flow)
+            progress.show(lambda m=metrics, s=seconds, done=share: _progress_line(m, s, done, stream.stats()))  # type: ignore[misc]
+        seconds = time.monotonic() - start
+        return {"train_seconds": round(seconds, 3), "flow": stream.summary()}
+
+
+def _planned(config: RunConfig, store: TokenStore) -> Iterator[BatchSpec]:
+    """Batches of epoch after epoch, no more than the budget asks for."""
+    epochs = itertools.count() if config.train.epochs is None else range(config.train.epochs)
+    specs = (spec for epoch in epochs for spec in _specs(_plan(config, store, epoch=epoch), store))
+    return itertools.islice(specs, config.train.max_steps)
+
+
+def _journal_stall(journal: Journal, error: StageError) -> None:
+    journal.event(
+        "stall", stage=error.stage, worker=error.worker, item=error.item, error=str(error), stacks=error.stacks
+    )
 
 
 def _progress(budget: TrainConfig, step: int, seconds: float, epochs: float) -> float:
@@ -382,20 +426,20 @@ def _progress(budget: TrainConfig, step: int, seconds: float, epochs: float) -> 
     return epochs / budget.epochs
 
 
-def _progress_line(metrics: StepMetrics, seconds: float, share: float) -> str:
+def _progress_line(metrics: StepMetrics, seconds: float, share: float, stats: FlowStats) -> str:
     left = seconds / share - seconds if share > 0 else 0.0
     return (
         f"{share:4.0%}  step {metrics.step:,}  loss {metrics.loss:.3f}  "
-        f"accepted in training {metrics.acceptance:.2f}  {left:.0f} s left"
+        f"accepted in training {metrics.acceptance:.2f}  {left:.0f} s left  slowest: {slowest(stats)}"
     )
 
 
-def _keep(state: TrainState, config: RunConfig, run: Path, target: Target, train_seconds: float) -> dict[str, Any]:
+def _keep(state: TrainState, config: RunConfig, run: Path, learned: dict[str, Any]) -> dict[str, Any]:
     """Save and export what was trained, and write the first half of summary.json."""
     summary = {
         "target": config.target.model,
         "seed": config.seed,
-        "train_seconds": round(train_seconds, 3),
+        **learned,
         "train_steps": state.step,
         "train_context_tokens": state.num_context_tokens,
         "num_anchors_trained": state.num_anchors,

@@ -205,15 +205,16 @@ def test_a_thread_that_does_not_stop_is_named_with_its_stack() -> None:
     released, entered = threading.Event(), threading.Event()
 
     def stuck_here(item: int) -> int:
-        entered.set()
-        released.wait(30)
+        if item:
+            entered.set()
+            released.wait(30)
         return item
 
     with (  # noqa: PT012
         pytest.raises(StageError, match=r"still running after 0.05 s: run/first/0") as raised,
         Pipeline("run", stop_s=0.05) as pipeline,
     ):
-        iter(pipeline.stage("first", [stuck_here], pipeline.source("plan", range(6))))
+        next(iter(pipeline.stage("first", [stuck_here], pipeline.source("plan", range(6)))))
         entered.wait(30)
     assert "stuck_here" in raised.value.stacks
     released.set()
@@ -275,3 +276,18 @@ def test_iterating_after_leaving_is_an_error_and_not_the_end_of_the_data() -> No
         next(stream)
     with pytest.raises(RuntimeError, match="has been left"):
         next(stream)
+
+
+def test_all_threads_are_ready_before_any_work_begins() -> None:
+    log: list[str] = []
+    with Pipeline("run") as pipeline:
+        source = pipeline.source("plan", (log.append("work") or item for item in range(4)))
+        stream = iter(pipeline.stage("first", [waiting(0)] * 3, source, begin=lambda: log.append("ready")))
+        assert log == ["ready"] * 3
+        assert list(stream) == [0, 1, 4, 9]
+    assert log == ["ready"] * 3 + ["work"] * 4
+
+
+def test_a_thread_that_cannot_begin_stops_the_pipeline() -> None:
+    with pytest.raises(StageError, match="ZeroDivisionError"), Pipeline("run") as pipeline:
+        list(pipeline.stage("first", [waiting(0)], pipeline.source("plan", range(4)), begin=lambda: 1 // 0))

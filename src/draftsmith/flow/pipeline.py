@@ -26,7 +26,10 @@ U = TypeVar("U")
 
 
 class Output(Generic[T]):
-    """What a stage hands on. Give it to the next stage, or iterate over the last one of a pipeline, once."""
+    """What a stage hands on. Give it to the next stage, or iterate over the last one of a pipeline, once.
+
+    `iter` starts the threads and returns when all of them are ready; work begins with the first `next`.
+    """
 
     def __init__(self, pipeline: Pipeline, stage: int) -> None:
         self.pipeline = pipeline
@@ -43,12 +46,17 @@ class _Stage:
     bytes_of: Callable[[Any], int] | None
     max_items: int
     attempts: Callable[[Exception], int]
+    begin: Callable[[], None]
     advice: str
 
 
 def once(_error: Exception) -> int:
     """Attempts at an item whose stage failed in this way: the failure counts at once."""
     return 1
+
+
+def _nothing() -> None:
+    """What a thread does first where nothing else is asked for."""
 
 
 class Pipeline:
@@ -97,6 +105,9 @@ class Pipeline:
         self._stalled: StageError | None = None
         self._watchdog: Watchdog | None = None
         self._entered = False
+        self._num_ready = 0
+        self._is_open = False
+        self._not_ready: BaseException | None = None
 
     def source(
         self, name: str, items: Iterable[T], *, units_of: Callable[[T], int] | None = None, advice: str = ""
@@ -106,7 +117,9 @@ class Pipeline:
             raise ValueError(f"pipeline {self.name} has its source already: {self._stages[0].name}")
         iterator = iter(items)
         self._units_of = units_of
-        return self._add(_Stage(name, [lambda _nothing: next(iterator)], None, self._max_items or 2, once, advice))
+        return self._add(
+            _Stage(name, [lambda _nothing: next(iterator)], None, self._max_items or 2, once, _nothing, advice)
+        )
 
     def stage(
         self,
@@ -117,6 +130,7 @@ class Pipeline:
         bytes_of: Callable[[Any], int] | None = None,
         max_items: int | None = None,
         attempts: Callable[[Exception], int] = once,
+        begin: Callable[[], None] = _nothing,
         advice: str = "",
     ) -> Output[U]:
         """A function of one item, run by one thread per entry of `workers`.
@@ -124,14 +138,15 @@ class Pipeline:
         `bytes_of` tells the size of a result from the item of the *source*, before anything is computed. At most
         `max_items` results are computed or wait at a time (default: two per worker). `attempts` tells how often an
         item may be tried in all when it failed in this way, up to 3; a worker that failed is retired while another
-        one lives. `advice` is what to do when this stage is the slowest.
+        one lives. `begin` is called by every thread of the stage before any work is handed out. `advice` is what to do
+        when this stage is the slowest.
         """
         if upstream.pipeline is not self or upstream.stage != len(self._stages) - 1:
             raise ValueError(f"stage {name} must follow the stage that was added last; a pipeline is a row")
         if not workers:
             raise ValueError(f"stage {name} has no workers; give it at least one")
         items = max_items or self._max_items or 2 * len(workers)
-        return self._add(_Stage(name, list(workers), bytes_of, items, attempts, advice))
+        return self._add(_Stage(name, list(workers), bytes_of, items, attempts, begin, advice))
 
     def stats(self) -> FlowStats:
         """Where the time of every stage went up to now. Only once iteration has begun."""
@@ -194,21 +209,31 @@ class Pipeline:
             unit=self._unit,
         )
         self._conditions = [threading.Condition(self._lock) for _ in range(len(self._stages) + 1)]
-        timed.open(self._clock())
         self._timed = timed
         for index, stage in enumerate(self._stages):
-            loop = self._feed if index == 0 else self._work
             for worker in range(len(stage.workers)):
-                self._spawn(loop, index, worker)
+                self._spawn(index, worker)
+        with self._lock:
+            while self._num_ready < len(self._threads) and self._not_ready is None:
+                self._conditions[-1].wait()
+        if self._not_ready is not None:
+            raise StageError(f"pipeline {self.name}: {_in_words(self._not_ready)}") from self._not_ready
+
+    def _open(self, timed: TimedMachine) -> None:
+        """The consumer asks for the first item: work begins, and time counts. Under the lock."""
+        self._is_open = True
+        timed.open(self._clock())
+        for condition in self._conditions:
+            condition.notify_all()
         if self._watchdog_s is not None:
             self._watchdog = Watchdog(self._lock, self._watchdog_s, self._clock, timed, self._stall)
             self._watchdog.start(f"{self.name}/watchdog")
 
-    def _spawn(self, loop: Callable[[int, int], None], stage: int, worker: int) -> None:
+    def _spawn(self, stage: int, worker: int) -> None:
         name = f"{self.name}/{self._stages[stage].name}/{worker}"
         # Every thread is waited for on leaving. Daemons only so that one which is stuck in a driver, and has been
         # named, cannot keep a failed process from ending.
-        thread = threading.Thread(target=loop, args=(stage, worker), name=name, daemon=True)
+        thread = threading.Thread(target=self._live, args=(stage, worker), name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
@@ -227,10 +252,22 @@ class Pipeline:
             raise interrupted
         return stuck
 
-    def _work(self, stage: int, worker: int) -> None:
-        """A worker of any stage but the source."""
+    def _live(self, stage: int, worker: int) -> None:
+        """The life of one thread."""
+        try:
+            self._stages[stage].begin()
+        except BaseException as error:  # stage boundary
+            self._not_ready = error
+        with self._lock:
+            self._num_ready += 1
+            self._conditions[-1].notify_all()
+            while not self._is_open and not self._running().machine.left:
+                self._conditions[stage].wait()
         while (work := self._next(stage, worker)) is not None:
-            self._attempt(stage, work)
+            if stage == 0:
+                self._admit(work)
+            else:
+                self._attempt(stage, work)
             del work  # nothing is held while waiting: its credit has been given back
 
     def _attempt(self, stage: int, work: Work) -> None:
@@ -269,11 +306,6 @@ class Pipeline:
             self._wake()
             return work
 
-    def _feed(self, stage: int, worker: int) -> None:
-        """The worker of the source."""
-        while (work := self._next(stage, worker)) is not None:
-            self._admit(work)
-
     def _admit(self, work: Work) -> None:
         """Make one item and let it in when its bytes fit; close when the source has no more, or nobody wants more."""
         timed = self._running()
@@ -307,7 +339,9 @@ class Pipeline:
         timed = self._running()
         consumer = timed.machine.consumer
         with self._lock:
-            if not is_first:
+            if is_first:
+                self._open(timed)
+            else:
                 timed.consumed(self._clock())
                 self._wake()
             while self._stalled is None and (need := timed.machine.need(consumer)) is not Need.NOTHING:

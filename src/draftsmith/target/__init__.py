@@ -9,18 +9,25 @@ from draftsmith.target.feature_cache import FeatureCache, capture, open_cache
 from draftsmith.target.generate import generate, prefill
 from draftsmith.target.mask_token import resolve_mask_token_id
 from draftsmith.target.model import Target, default_layer_ids, load_target, load_tokenizer
+from draftsmith.target.worker import CacheReader, FeatureWorker, Handed, attempts_at, feature_bytes, samples_of
 
 __all__ = [
+    "CacheReader",
     "FeatureCache",
+    "FeatureWorker",
+    "Handed",
     "PositionCache",
     "Target",
+    "attempts_at",
     "cache_root",
     "capture",
     "default_layer_ids",
+    "feature_bytes",
     "generate",
     "load_target",
     "load_tokenizer",
     "open_cache",
     "prefill",
     "resolve_mask_token_id",
+    "samples_of",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -44,8 +45,10 @@ class Target:
         self._eager = text_config._attn_implementation == "eager"
         self._sink: torch.Tensor | None = None
         self._stop_after_last_tap = False
-        for place, layer_id in enumerate(self.layer_ids):
+        self._taps = [
             self.decoder.layers[layer_id].register_forward_hook(self._tap(place))
+            for place, layer_id in enumerate(self.layer_ids)
+        ]
 
     @property
     def feature_size(self) -> int:
@@ -112,6 +115,14 @@ class Target:
                 logits_to_keep=0 if keep is None else keep,
             )
         return output.logits, sink
+
+    def twin(self) -> Target:
+        """The same weights behind modules and taps of its own, so that another thread may use it meanwhile."""
+        shared = {id(tensor): tensor for tensor in [*self.model.parameters(), *self.model.buffers()]}
+        model = copy.deepcopy(self.model, shared)
+        for layer_id, tap in zip(self.layer_ids, self._taps, strict=True):
+            model.get_decoder().layers[layer_id]._forward_hooks.pop(tap.id)
+        return Target(model, layer_ids=self.layer_ids, num_taps=len(self.layer_ids), name=self.name)
 
     def _mask(self, positions_BQ: torch.Tensor, length: int) -> Any:
         masks = {kind: visible(positions_BQ, length, window) for kind, window in self._windows.items()}
