@@ -1,0 +1,273 @@
+"""Figures of the flow: cost of a hop, throughput against the slowest stage alone, memory against the budget.
+
+    python benchmarks/flow.py --json flow.json --real configs/demo.toml
+
+Prints a table for every section and writes JSON. Simulated stages sleep; the real pipeline is the target of the
+configuration and its drafter, colocated, with each stage also measured alone with the threads it has in the pipeline.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from draftsmith.flow import FlowStats, Pipeline, shares, verdict
+from draftsmith.plan.tables import text_table
+
+
+def hops(num_items: int, num_rounds: int) -> dict[str, Any]:
+    """Items that cost nothing through a source, three stages and a consumer: what remains is the flow itself."""
+    figures: dict[str, Any] = {}
+    for max_items in (2, 16, 256):
+        seconds = []
+        for _ in range(num_rounds):
+            with Pipeline("hops", max_items=max_items) as pipeline:
+                out = pipeline.source("source", range(num_items))
+                for name in ("first", "second", "third"):
+                    out = pipeline.stage(name, [lambda item: item], out, bytes_of=lambda _item: 1)
+                started = time.perf_counter()
+                assert sum(1 for _ in out) == num_items
+                seconds.append(time.perf_counter() - started)
+        best = min(seconds)
+        figures[f"max_items {max_items}"] = {
+            "seconds": best,
+            "worst_seconds": max(seconds),
+            "us_per_hop": 1e6 * best / num_items / 4,
+        }
+    rows = [
+        [name, f"{row['seconds']:.2f}", f"{row['worst_seconds']:.2f}", f"{row['us_per_hop']:.1f}"]
+        for name, row in figures.items()
+    ]
+    print(f"{num_items:,} items through four stages, {num_rounds} rounds")
+    print(text_table(["queues", "s, best", "s, worst", "us per hop, best"], rows), end="\n\n")
+    return figures
+
+
+def simulated(num_items: int, trainer_s: float) -> dict[str, Any]:
+    """Stages that sleep. The target's rate is given against the trainer's; delays are even, or vary twofold."""
+    figures: dict[str, Any] = {}
+    for rate, workers, jitter in itertools.product((0.5, 0.8, 1.0, 1.25, 2.0, 4.0), (1, 2), (0.0, 0.5)):
+        figures[f"rate {rate:g}, {workers} workers, jitter {jitter:.0%}"] = _simulated(
+            num_items, trainer_s, rate=rate, workers=workers, jitter=jitter
+        )
+    rows = [
+        [name, f"{row['seconds']:.2f}", f"{row['slowest_alone_s']:.2f}", f"{row['efficiency']:.1%}", row["bottleneck"]]
+        for name, row in figures.items()
+    ]
+    print(f"sleeping stages, {num_items} items, trainer {1e3 * trainer_s:g} ms an item")
+    print(text_table(["target's rate", "s", "slowest alone, s", "efficiency", "bottleneck named"], rows), end="\n\n")
+    return figures
+
+
+def _simulated(num_items: int, trainer_s: float, *, rate: float, workers: int, jitter: float) -> dict[str, Any]:
+    draw = random.Random(0)
+    factors = [1 + jitter * (2 * draw.random() - 1) for _ in range(num_items)]
+    target_s = trainer_s * workers / rate
+
+    def collate(item: int) -> int:
+        time.sleep(0.1 * trainer_s)
+        return item
+
+    def target(item: int) -> int:
+        time.sleep(target_s * factors[item])
+        return item
+
+    def train(item: int) -> None:
+        time.sleep(trainer_s * factors[-item])
+
+    alone = {
+        "target": _alone(target, num_items) / workers,
+        "training": _alone(train, num_items),
+    }
+    with Pipeline("simulated", max_items=8, budget_bytes=24, consumer=("training", "")) as pipeline:
+        collated = pipeline.stage("collate", [collate], pipeline.source("plan", range(num_items)))
+        features = pipeline.stage("target", [target] * workers, collated, bytes_of=lambda _item: 1)
+        started = time.perf_counter()
+        for item in features:
+            train(item)
+        seconds = time.perf_counter() - started
+        stats = pipeline.stats()
+    slowest = max(alone.values())
+    return {
+        "seconds": seconds,
+        "slowest_alone_s": slowest,
+        "efficiency": slowest / seconds,
+        "bottleneck": verdict(stats).bottleneck,
+        "shares": shares(stats),
+        "worst_share_error": worst_share_error(stats),
+        "peak_bytes": stats.peak_bytes,
+    }
+
+
+def _alone(work: Callable[[int], Any], num_items: int) -> float:
+    started = time.perf_counter()
+    for item in range(num_items):
+        work(item)
+    return time.perf_counter() - started
+
+
+def worst_share_error(stats: FlowStats) -> float:
+    """How far busy + starved + blocked of any stage is from its wall time, as a share."""
+    return max(abs(stage.wall_s / (stats.wall_s * stage.num_workers) - 1) for stage in stats.stages)
+
+
+def memory(budget_mib: int) -> dict[str, Any]:
+    """A fresh process: results of random sizes, a slow consumer, four workers. Peak resident size above the start."""
+    program = f"import flow; flow.fill({budget_mib})"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
+    ).stdout
+    figures: dict[str, Any] = json.loads(printed)
+    rows = [[name.replace("_", " "), f"{value:,.2f}"] for name, value in figures.items()]
+    print("memory against the budget, MiB")
+    print(text_table(["what", "measured"], rows), end="\n\n")
+    return figures
+
+
+def fill(budget_mib: int) -> None:
+    """The process that `memory` measures; prints JSON."""
+    mib, draw = 2**20, random.Random(0)
+    sizes = [draw.choice([1, 4, 16, 40]) for _ in range(300)]
+
+    def make(item: int) -> bytearray:
+        result = bytearray(sizes[item] * mib)
+        result[::4096] = b"x" * len(range(0, len(result), 4096))  # touch every page
+        return result
+
+    before = resident("VmRSS")
+    with Pipeline("fill", budget_bytes=budget_mib * mib, max_items=64) as pipeline:
+        source = pipeline.source("plan", range(len(sizes)))
+        out = pipeline.stage("make", [make] * 4, source, bytes_of=lambda item: sizes[item] * mib)
+        for result in out:
+            time.sleep(0.002)
+            del result
+        peak = pipeline.stats().peak_bytes / mib
+    grown = resident("VmHWM") - before
+    print(
+        json.dumps(
+            {
+                "budget": budget_mib,
+                "peak_credited": peak,
+                "peak_resident_above_start": grown,
+                "resident_against_budget": grown / budget_mib,
+            }
+        )
+    )
+
+
+def resident(field: str) -> float:
+    """VmRSS or VmHWM of this process in MiB."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(field))
+
+
+def real(config_path: Path, num_batches: int) -> dict[str, Any]:
+    """The pipeline of a configuration against each of its stages alone, with the threads of the pipeline."""
+    import torch
+
+    from draftsmith import data, run
+    from draftsmith.config import load_config
+    from draftsmith.records import FeatureBatch
+    from draftsmith.streams import feature_stream, num_cores, topology
+    from draftsmith.target import load_target, load_tokenizer
+    from draftsmith.training import TrainState, train_step
+
+    config = load_config(config_path, ["target.cache=none"])
+    where = topology(config, device=run._device(config), num_cores=num_cores())
+    tokenizer, target = load_tokenizer(config.target), load_target(config.target, device=where.drafter_device)
+    with tempfile.TemporaryDirectory() as directory:
+        store = run._open_store(config, tokenizer, Path(directory))
+        specs = list(itertools.islice(run._planned(config, store), num_batches))
+        tokens = sum(spec.num_slots for spec in specs)
+        batches = [data.collate(store, spec).to(target.device) for spec in specs]
+
+        def new_state() -> TrainState:
+            return TrainState.create(
+                run._new_drafter(config, target, tokenizer, store), config, store.tokens_seen("train")
+            )
+
+        def in_turn(target_threads: int, drafter_threads: int) -> tuple[float, float]:
+            state, target_s, drafter_s = new_state(), 0.0, 0.0
+            for batch in batches:
+                torch.set_num_threads(target_threads)
+                started = time.perf_counter()
+                hidden = target.features(batch.input_ids)
+                target_s += time.perf_counter() - started
+                torch.set_num_threads(drafter_threads)
+                started = time.perf_counter()
+                train_step(state, FeatureBatch(batch, hidden), target, config, progress=0.5)
+                drafter_s += time.perf_counter() - started
+            return target_s, drafter_s
+
+        in_turn(num_cores(), num_cores())  # what the first calls pay for
+        target_s, drafter_s = in_turn(where.target_threads, where.drafter_threads)
+        serial_s = sum(in_turn(num_cores(), num_cores()))
+        state = new_state()
+        before, started = resident("VmRSS"), time.perf_counter()
+        with feature_stream(specs, config, store, target, None, where=where) as stream:
+            for item in stream:
+                train_step(state, item, target, config, progress=0.5)
+                del item
+            seconds, stats = time.perf_counter() - started, stream.stats()
+    figures = {
+        "threads of target and drafter": [where.target_threads, where.drafter_threads],
+        "target alone, tokens/s": tokens / target_s,
+        "drafter alone, tokens/s": tokens / drafter_s,
+        "in turn with all cores, tokens/s": tokens / serial_s,
+        "pipeline, tokens/s": tokens / seconds,
+        "efficiency against the slowest stage alone": max(target_s, drafter_s) / seconds,
+        "against in turn with all cores": serial_s / seconds,
+        "worst share error": worst_share_error(stats),
+        "peak credited, MiB": stats.peak_bytes / 2**20,
+        "resident before, MiB": before,
+        "peak resident, MiB": resident("VmHWM"),
+        "shares busy/starved/blocked": shares(stats),
+        "verdict": verdict(stats).text,
+    }
+    rows = [[name, f"{value:,.3f}" if isinstance(value, float) else str(value)] for name, value in figures.items()]
+    print(f"{config_path}, {len(specs)} batches, {tokens:,} tokens")
+    print(text_table(["what", "measured"], rows), end="\n\n")
+    return figures
+
+
+def chosen(name: str, wanted: Iterable[str] | None) -> bool:
+    return not wanted or name in wanted
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", choices=("hops", "simulated", "memory", "real"))
+    parser.add_argument("--items", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--budget-mib", type=int, default=256)
+    parser.add_argument("--real", type=Path, help="configuration whose pipeline is measured")
+    parser.add_argument("--batches", type=int, default=40)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    figures: dict[str, Any] = {"python": platform.python_version(), "cores": len(os.sched_getaffinity(0))}
+    if chosen("hops", options.only):
+        figures["hops"] = hops(options.items, options.rounds)
+    if chosen("simulated", options.only):
+        figures["simulated"] = simulated(100, 0.02)
+    if chosen("memory", options.only):
+        figures["memory"] = memory(options.budget_mib)
+    if options.real and chosen("real", options.only):
+        figures["real"] = real(options.real, options.batches)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
