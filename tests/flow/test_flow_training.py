@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-import draftsmith.data
+import draftsmith.run as run_module
+from draftsmith.data import collate
 from draftsmith.errors import ConfigError, ModelError
 from draftsmith.records import Batch, BatchSpec
 from draftsmith.streams import checked_device, default_budget_bytes, topology
@@ -94,11 +95,11 @@ def test_P3_a_target_worker_that_dies_changes_nothing(
     train: Callable[..., tuple[Finished, Path]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    dead: set[int] = set()
+    lost: set[int] = set()  # batches; a batch that is lost three times would stop the run
 
     def dying(self: FeatureWorker, batch: Batch) -> Handed:
-        if len(dead) < num_dying and batch.spec.seq % 2:
-            dead.add(id(self))
+        if len(lost) < num_dying and batch.spec.seq not in lost:
+            lost.add(batch.spec.seq)
             raise RuntimeError("device lost")
         return original_call(self, batch)
 
@@ -110,12 +111,12 @@ def test_P3_a_target_worker_that_dies_changes_nothing(
 
 
 def spoiled(times: int) -> Callable[[FeatureWorker, Batch], Handed]:
-    """Batch 3 gets a hidden state that is not finite, so many times."""
+    """Batch 2 gets a hidden state that is not finite, so many times."""
     left = [times]
 
     def call(self: FeatureWorker, batch: Batch) -> Handed:
         handed = original_call(self, batch)
-        if batch.spec.seq == 3 and left[0]:
+        if batch.spec.seq == 2 and left[0]:
             left[0] -= 1
             handed.target_hidden[1, 2, 64 + 5] = torch.nan
         require_finite(handed.target_hidden, batch.spec, self._target)
@@ -129,7 +130,9 @@ def test_P12_hidden_states_that_are_not_finite_once_are_made_again(
 ) -> None:
     with_calls(monkeypatch, spoiled(1))
     expected = json.loads((finished_run / "summary.json").read_text(encoding="utf-8"))["params_sha256"]
-    assert summary_of(train(TWO))["params_sha256"] == expected
+    summary = summary_of(train(TWO))
+    assert summary["params_sha256"] == expected
+    assert summary["flow"]["stages"]["target"]["retries"] == 1
 
 
 def test_P12_hidden_states_that_are_not_finite_twice_stop_the_run_with_sample_layer_and_checkpoint(
@@ -143,21 +146,26 @@ def test_P12_hidden_states_that_are_not_finite_twice_stop_the_run_with_sample_la
     assert "at layer 2" in done.err, "the second of the taps 1, 2, 3, 4, 5"
     assert "samples" in done.err
     assert "Traceback" not in done.err
-    assert load_checkpoint(run)[1]["step"] == 3, "what came before was trained and is kept"
+    assert load_checkpoint(run)[1]["step"] == 2, "what came before was trained and is kept"
     assert lines_of(run / "events.jsonl")[-1]["event"] == "failed"
 
 
 def test_P10_a_target_that_hangs_is_named_and_its_stack_is_on_disk(
     train: Callable[..., tuple[Finished, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    never = threading.Event()
+    released, report = threading.Event(), run_module._journal_stall
 
     def stuck_here(self: FeatureWorker, batch: Batch) -> Handed:
         if batch.spec.seq == 2:
-            never.wait(4)
+            released.wait(30)
         return original_call(self, batch)
 
+    def report_and_release(*arguments: Any) -> None:
+        report(*arguments)
+        released.set()
+
     with_calls(monkeypatch, stuck_here)
+    monkeypatch.setattr(run_module, "_journal_stall", report_and_release)
     done, run = train("flow.watchdog_s=1.5")
     assert done.code == 2
     assert "stage target, worker 0, item 2 (batch 2 of epoch 0, samples" in done.err
@@ -170,24 +178,28 @@ def test_P10_a_target_that_hangs_is_named_and_its_stack_is_on_disk(
 def test_a_batch_without_a_valid_anchor_keeps_its_slot_with_weight_zero(
     train: Callable[..., tuple[Finished, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = draftsmith.data.collate
-
-    def collate(store: Any, spec: BatchSpec) -> Batch:
-        batch = original(store, spec)
+    def collate_one_without_answers(store: Any, spec: BatchSpec) -> Batch:
+        batch = collate(store, spec)
         return batch if spec.seq != 2 else Batch(spec, batch.input_ids, batch.attention_mask, batch.loss_mask & False)
 
-    monkeypatch.setattr(draftsmith.data, "collate", collate)
+    monkeypatch.setattr("draftsmith.data.collate", collate_one_without_answers)
     finished = train(TWO)
     assert summary_of(finished)["train_steps"] == 8
     steps = lines_of(finished[1] / "metrics.jsonl")
-    assert [step["seq"] for step in steps][:4] == [0, 1, 2, 3]
+    assert [step["seq"] for step in steps][:3] == [0, 1, 2]
     assert steps[2]["num_blocks"] == 0
     assert steps[2]["loss"] == 0
     checkpoint, _, _ = load_checkpoint(finished[1])
     assert all(bool(parameter.isfinite().all()) for parameter in checkpoint.parameters())
 
 
-def test_who_is_slow_is_in_summary_metrics_and_progress(train: Callable[..., tuple[Finished, Path]]) -> None:
+def test_who_is_slow_is_in_summary_metrics_and_progress(
+    train: Callable[..., tuple[Finished, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(
+        run_module.Progress, "show", lambda _self, text: shown.append(text if isinstance(text, str) else text())
+    )
     finished = train(TWO, "train.max_steps=20")
     flow = summary_of(finished)["flow"]
     assert set(flow["stages"]) == {"plan", "collate", "target", "training"}
@@ -199,7 +211,8 @@ def test_who_is_slow_is_in_summary_metrics_and_progress(train: Callable[..., tup
     assert 0 < flow["peak_bytes"] <= flow["budget_bytes"]
     reported = [line["step"] for line in lines_of(finished[1] / "metrics.jsonl") if "flow" in line]
     assert reported == [10, 20]
-    assert "slowest: " in finished[0].err
+    assert "slowest: " in shown[-1]
+    assert "% busy)" in shown[-1]
 
 
 def test_the_cache_on_disk_takes_the_place_of_the_target(
@@ -246,7 +259,7 @@ def test_threads_are_fixed_by_the_configuration_and_not_by_the_number_of_workers
         return handed
 
     with_calls(monkeypatch, counting)
-    summary_of(train(FOUR, "num_threads=4", "flow.target_threads=2", "train.max_steps=6"))
+    summary_of(train(FOUR, "num_threads=1", "flow.target_threads=2", "train.max_steps=6"))
     assert seen == {("target", 2)}
 
 

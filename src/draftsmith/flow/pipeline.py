@@ -282,14 +282,13 @@ class Pipeline:
             self._wake()
 
     def _give_up(self, stage: int, work: Work, error: BaseException) -> None:
-        attempts = 1
         try:
-            if isinstance(error, Exception):
-                attempts = self._stages[stage].attempts(error)
-        finally:
-            with self._lock:
-                self._running().fail(stage, work, error, self._clock(), attempts=attempts)
-                self._wake()
+            attempts = self._stages[stage].attempts(error) if isinstance(error, Exception) else 1
+        except Exception as broken:  # stage boundary
+            error, attempts = broken, 1
+        with self._lock:
+            self._running().fail(stage, work, error, self._clock(), attempts=attempts)
+            self._wake()
 
     def _next(self, stage: int, worker: int) -> Work | None:
         """Wait for work; None when there will be none for this worker."""
