@@ -147,14 +147,14 @@ class FlowConfig(Section):
 
     target_devices: tuple[str, ...] = Field(
         default=(),
-        description="One target worker per entry; a device may be listed again. By default one, on `device`.",
+        description="One target worker per entry; a device may be listed again. By default one, on CPU up to 4.",
     )
     drafter_device: str | None = Field(default=None, description="Where the drafter trains; by default on `device`.")
     target_threads: int | None = Field(
         default=None,
         ge=1,
         description="Intra-op threads of each target worker on CPU; by default 1 where target_devices is given, else "
-        "half of num_threads.",
+        "the cores shared out.",
     )
     budget_bytes: int | None = Field(
         default=None, ge=1, description="Bound of all waiting results; by default a quarter of the memory."

@@ -39,6 +39,8 @@ from draftsmith.target import (
 TARGET_IS_SLOW = "add a device to flow.target_devices, or set target.cache=disk so that later epochs skip the target"
 TRAINING_IS_SLOW = "more target workers would not help; train on a faster device, or with fewer drafter.num_anchors"
 
+DEFAULT_CPU_WORKERS = 4
+
 
 @dataclass(frozen=True)
 class Topology:
@@ -58,19 +60,20 @@ def topology(config: RunConfig, *, device: str, num_cores: int) -> Topology:
     """Devices and threads of a run; `device` is what flow leaves open.
 
     Threads are fixed by the configuration and never by the number of workers, because the number of threads may change
-    the last bits of a product. The drafter's thread gets half of the cores when a target computes beside it on CPU.
+    the last bits of a product. On CPU several workers of few threads keep cores busy that one of many leaves idle.
+    The drafter's thread gets half of the cores when a target computes beside it on CPU.
     """
     flow = config.flow
-    devices = flow.target_devices or (device,)
-    drafter_device = flow.drafter_device or device
     threads = config.num_threads or num_cores
+    by_default = min(threads, DEFAULT_CPU_WORKERS) if device == "cpu" else 1
+    devices = flow.target_devices or (device,) * by_default
+    drafter_device = flow.drafter_device or device
     shared = config.target.cache == "none" and any(torch.device(name).type == "cpu" for name in devices)
-    half = max(1, threads // 2)
     return Topology(
         target_devices=devices,
         drafter_device=drafter_device,
-        target_threads=flow.target_threads or (1 if flow.target_devices else half),
-        drafter_threads=half if shared and drafter_device == "cpu" else threads,
+        target_threads=flow.target_threads or (1 if flow.target_devices else threads // by_default),
+        drafter_threads=max(1, threads // 2) if shared and drafter_device == "cpu" else threads,
     )
 
 
@@ -118,7 +121,7 @@ def feature_stream(
     cache: FeatureCache | None,
     *,
     where: Topology,
-    on_stall: Callable[[StageError], None] | None = None,
+    on_stall: Callable[[StageError], None] = lambda _error: None,
 ) -> Iterator[FeatureStream]:
     """Open the stream of `specs`; leaving it means that no thread of it runs. `target` is the trainer's own.
 

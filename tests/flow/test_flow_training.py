@@ -270,10 +270,12 @@ def test_topology_gives_every_worker_its_own_threads(num_workers: int) -> None:
     assert (where.target_threads, where.drafter_threads, where.name) == (1, 4, "colocated")
 
 
-def test_topology_by_default_is_colocated_with_half_of_the_threads_each() -> None:
-    where = topology(tiny_config("num_threads=8"), device="cpu", num_cores=2)
-    assert (where.target_devices, where.drafter_device) == (("cpu",), "cpu")
-    assert (where.target_threads, where.drafter_threads) == (4, 4)
+@pytest.mark.parametrize(("threads", "workers", "each", "drafter"), [(1, 1, 1, 1), (2, 2, 1, 1), (8, 4, 2, 4)])
+def test_topology_by_default_shares_the_cores_out(threads: int, workers: int, each: int, drafter: int) -> None:
+    where = topology(tiny_config(f"num_threads={threads}"), device="cpu", num_cores=2)
+    assert (where.target_devices, where.drafter_device) == (("cpu",) * workers, "cpu")
+    assert (where.target_threads, where.drafter_threads) == (each, drafter)
+    assert topology(tiny_config(f"num_threads={threads}"), device="cuda", num_cores=2).target_devices == ("cuda",)
 
 
 def test_topology_gives_the_drafter_all_threads_when_no_target_computes_beside_it() -> None:

@@ -94,6 +94,8 @@ class TimedMachine:
             need = self.machine.need(stage)
             if need is Need.NOTHING or need is Need.OVER:
                 yield stage, need
+                if need is Need.OVER and account.waits_for(Need.ROOM):
+                    account.switch(now, reason=Need.INPUT)
             elif not account.waits_for(need):
                 account.switch(now, reason=need)
 

@@ -29,11 +29,10 @@ def verdict(stats: FlowStats) -> Verdict:
             f"the byte budget holds the pipeline back: {stats.waits_for_credit:.0%} of the time the next item did not "
             f"fit, and no stage is busy more than {slowest.busy:.0%}; raise flow.budget_bytes",
         )
-    blocked = max(stats.stages, key=lambda stage: stage.blocked)
-    if slowest.busy < BUSY_ENOUGH and blocked.blocked > WAITS_MUCH:
+    if slowest.busy < BUSY_ENOUGH and slowest.blocked > WAITS_MUCH:
         return Verdict(
             "max_items",
-            f"the queues are too short: {blocked.name} waits for room {blocked.blocked:.0%} of its time, and no stage "
+            f"the queues are too short: {slowest.name} waits for room {slowest.blocked:.0%} of its time, and no stage "
             f"is busy more than {slowest.busy:.0%}; raise flow.max_items",
         )
     return Verdict(slowest.name, _slowest_in_words(stats, slowest))
