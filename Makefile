@@ -21,7 +21,7 @@ format: .venv/dev.stamp
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# torch goes first and pinned exactly: a range may fetch a CUDA build of several gigabytes.
+# torch goes first and pinned exactly: another release may bring other numerics, or a build of several gigabytes.
 .venv/base.stamp: constraints.txt pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(PIP) $$(grep '^torch==' constraints.txt)

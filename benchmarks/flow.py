@@ -194,11 +194,11 @@ def real(config_path: Path, overrides: list[str], num_batches: int, num_rounds: 
     from draftsmith.config import load_config
     from draftsmith.records import FeatureBatch
     from draftsmith.streams import feature_stream, num_cores, topology
-    from draftsmith.target import load_target, load_tokenizer
+    from draftsmith.target import load_target, load_tokenizer, resolve_device
     from draftsmith.training import TrainState, train_step
 
     config = load_config(config_path, overrides)
-    where = topology(config, device=run._device(config), num_cores=num_cores())
+    where = topology(config, device=resolve_device(config.device), num_cores=num_cores())
     tokenizer, target = load_tokenizer(config.target), load_target(config.target, device=where.drafter_device)
     with tempfile.TemporaryDirectory() as directory:
         store = run._open_store(config, tokenizer, Path(directory))

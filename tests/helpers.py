@@ -33,7 +33,13 @@ def tiny_config(*overrides: str) -> RunConfig:
 def new_drafter(target: Target, *, seed: int = 0, mask_token_id: int = MASK_TOKEN_ID, **settings: Any) -> Drafter:
     """An untrained drafter that fits `target`; its weights are large enough for lively answers."""
     config = DrafterConfig(**{"num_layers": 2, "block_size": BLOCK_SIZE, **settings})
-    shape = make_shape(config, target.config, layer_ids=target.layer_ids, mask_token_id=mask_token_id)
+    shape = make_shape(
+        config,
+        target.config,
+        vocab_size=target.vocab_size,
+        layer_ids=target.layer_ids,
+        mask_token_id=mask_token_id,
+    )
     drafter = Drafter(shape)
     drafter.init_weights(torch.Generator().manual_seed(seed))
     with torch.no_grad():

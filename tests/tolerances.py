@@ -10,3 +10,5 @@ CHUNKED = {"rtol": 1e-4, "atol": 1e-6}
 ROTARY_ANGLE = {"rtol": 0.0, "atol": 1e-3}
 # Two networks written by different people, both in fp32: another order of every sum, through every layer.
 OTHER_IMPLEMENTATION = {"rtol": 1e-3, "atol": 1e-4}
+# The same gradients, summed in another order.
+ACCUMULATED = {"rtol": 1e-4, "atol": 1e-5}

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from draftsmith.config import TargetConfig, load_config, parse_batching
+from draftsmith.config import load_config, parse_batching, parse_target, parse_template
 from draftsmith.errors import DraftsmithError, Interrupted
 
 app = typer.Typer(
@@ -26,6 +26,9 @@ app = typer.Typer(
 
 TargetOption = Annotated[
     str, typer.Option("--target", help="Directory or hub name of a causal language model, or smollm2-135m.")
+]
+TemplateOption = Annotated[
+    list[str] | None, typer.Option("--template", help="Argument of the chat template, such as enable_thinking=false.")
 ]
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Settings to override, for example train.max_steps=100 run.dir=runs/mine.")
@@ -51,6 +54,7 @@ def prepare(
     target: TargetOption,
     max_length: Annotated[int, typer.Option(min=8, help="Longest sample in tokens; the rest is cut off.")] = 3072,
     holdout: Annotated[float, typer.Option(min=0, max=0.9, help="Share of conversations held out, by id.")] = 0.05,
+    template: TemplateOption = None,
     cut: Annotated[bool, typer.Option(help="Use answers that were cut at a limit, without their end.")] = False,
     strict: Annotated[bool, typer.Option(help="Stop at the first row that cannot be used.")] = False,
 ) -> None:
@@ -58,7 +62,14 @@ def prepare(
     from draftsmith import run
 
     made = run.prepare(
-        source, store, TargetConfig(model=target), max_length=max_length, holdout=holdout, cut=cut, strict=strict
+        source,
+        store,
+        parse_target(model=target),
+        max_length=max_length,
+        holdout=holdout,
+        template=parse_template(template or []),
+        cut=cut,
+        strict=strict,
     )
     rows = made.accounting
     console = Console(highlight=False)
@@ -77,6 +88,9 @@ def regenerate(
     temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
     batch_size: Annotated[int, typer.Option(min=1, help="Conversations decoded together.")] = 32,
     seed: Annotated[int, typer.Option(min=0, help="Of the draws when the temperature is above 0.")] = 0,
+    template: TemplateOption = None,
+    dtype: Annotated[str, typer.Option(help="bfloat16 or float32.")] = "bfloat16",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
 ) -> None:
     """Let the target itself answer the prompts: a drafter learns best from what its target really writes."""
     from draftsmith import run
@@ -84,7 +98,9 @@ def regenerate(
     made = run.regenerate(
         source,
         destination,
-        TargetConfig(model=target),
+        parse_target(model=target, dtype=dtype),
+        device=device,
+        template=parse_template(template or []),
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         batch_size=batch_size,
@@ -92,7 +108,7 @@ def regenerate(
     )
     typer.echo(
         f"{destination}: {made.num_written:,} conversations answered now, {made.num_reused:,} before; "
-        f"{made.num_truncated:,} answers were cut at {max_new_tokens} tokens"
+        f"{made.num_truncated:,} conversations were cut at {max_new_tokens} tokens"
     )
 
 
@@ -197,6 +213,8 @@ def main() -> None:
         _fail(str(error), 2)
     except Interrupted as stop:
         _fail(str(stop), stop.exit_code)
+    except OSError as error:
+        _fail(f"{error.filename or 'the disk'}: {error.strerror or error}", 2)
     except SystemExit as stop:
         if stop.code == 130:  # what Typer makes of Ctrl-C
             _fail("stopped; nothing half-written is left behind", 130)

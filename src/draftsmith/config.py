@@ -55,6 +55,9 @@ class DataConfig(Section):
     truncated: Literal["exclude", "cut"] = Field(
         default="exclude", description="Answers cut at a limit: leave out, or use without an end-of-turn token."
     )
+    template_kwargs: dict[str, bool | int | str] = Field(
+        default={}, description="Arguments of the chat template, such as enable_thinking = false."
+    )
     limit: int | None = Field(default=None, ge=1, description="Use only the first rows of data.conversations.")
     holdout: float = Field(default=0.05, ge=0, lt=1, description="Share of conversations held out, chosen by id.")
 
@@ -96,7 +99,7 @@ class DrafterConfig(Section):
     )
     num_attention_heads: int | None = Field(default=None, ge=1)
     num_key_value_heads: int | None = Field(default=None, ge=1)
-    head_dim: int | None = Field(default=None, ge=2)
+    head_dim: int | None = Field(default=None, ge=2, multiple_of=2)
     intermediate_size: int | None = Field(default=None, ge=1)
     init: Literal["normal", "pass-last-tap"] = Field(
         default="normal", description="pass-last-tap: fc starts by passing the last tapped layer through."
@@ -120,6 +123,7 @@ class TrainConfig(Section):
     muon_steps: int = Field(default=5, ge=1, description="Newton-Schulz steps of Muon.")
     weight_decay: float = Field(default=0.0, ge=0)
     betas: tuple[float, float] = (0.9, 0.95)
+    grad_accum: int = Field(default=1, ge=1, description="Batches whose gradients are added up for one step.")
     warmup: float = Field(default=0.04, ge=0, lt=1, description="Share of training spent warming up.")
     min_lr: float = Field(default=0.1, ge=0, le=1, description="Floor of the cosine, as a share of the peak.")
     clip_norm: float = Field(default=1.0, gt=0)
@@ -139,6 +143,8 @@ class TrainConfig(Section):
     def _one_budget(self) -> TrainConfig:
         if sum(v is not None for v in (self.minutes, self.max_steps, self.epochs)) != 1:
             raise ValueError("give exactly one of train.minutes, train.max_steps and train.epochs")
+        if self.loss == "dpace" and self.gamma is not None:
+            raise ValueError("train.gamma decays the ce loss only; leave it out with train.loss=dpace")
         return self
 
 
@@ -228,6 +234,19 @@ def parse_batching(overrides: list[str]) -> BatchingConfig:
     for override in overrides:
         _apply_override(settings, override.removeprefix("batching."))
     return _validate(BatchingConfig, settings, "batching")
+
+
+def parse_target(**settings: Any) -> TargetConfig:
+    """The target section alone."""
+    return _validate(TargetConfig, settings, "target")
+
+
+def parse_template(overrides: list[str]) -> dict[str, bool | int | str]:
+    """Arguments of a chat template from `key=value`, such as enable_thinking=false."""
+    settings: dict[str, Any] = {}
+    for override in overrides:
+        _apply_override(settings, override)
+    return settings
 
 
 SectionType = TypeVar("SectionType", bound=BaseModel)

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import tomli_w
 import torch
+from transformers import __version__ as transformers_version
 from transformers.utils import logging as transformers_logging
 
 from draftsmith import data, evaluation
 from draftsmith.config import BatchingConfig, RunConfig, TargetConfig, TrainConfig
 from draftsmith.data import TokenStore
-from draftsmith.drafter import Drafter, make_shape
+from draftsmith.drafter import Drafter, make_shape, mask_builder
 from draftsmith.errors import CheckpointError, ConfigError, DataError, Interrupted, StageError
 from draftsmith.export import export_drafter, model_card, read_drafter
 from draftsmith.files import atomic_write, short_hash
@@ -40,7 +41,7 @@ from draftsmith.plan import (
     write_plot,
 )
 from draftsmith.records import BatchSpec, Conversation
-from draftsmith.streams import Topology, checked_device, feature_stream, num_cores, topology
+from draftsmith.streams import Topology, feature_stream, num_cores, topology
 from draftsmith.target import (
     FeatureCache,
     Target,
@@ -50,6 +51,7 @@ from draftsmith.target import (
     load_target,
     load_tokenizer,
     open_cache,
+    resolve_device,
     resolve_mask_token_id,
 )
 from draftsmith.training import StepMetrics, TrainState, load_checkpoint, params_sha256, save_checkpoint, train_step
@@ -64,10 +66,20 @@ SHIPPED_CONVERSATIONS = {name: PACKAGED / f"{name}.jsonl.gz" for name in ("demo"
 DEMO_CONFIG = PACKAGED / "demo.toml"
 ORDER_POLICIES = tuple(POLICIES)
 FLOW_EVERY = 10  # steps between two reports on the flow in metrics.jsonl
+TemplateArguments = dict[str, bool | int | str]
+PromptSets = dict[str, list[list[int]]]
 
 
 def prepare(
-    source: Path, destination: Path, target: TargetConfig, *, max_length: int, holdout: float, cut: bool, strict: bool
+    source: Path,
+    destination: Path,
+    target: TargetConfig,
+    *,
+    max_length: int,
+    holdout: float,
+    template: TemplateArguments,
+    cut: bool,
+    strict: bool,
 ) -> TokenStore:
     """Conversations -> token store at `destination`. With `cut`, answers cut at a limit are used, without their end."""
     with Progress(f"preparing {source}") as progress:
@@ -79,6 +91,7 @@ def prepare(
             holdout=holdout,
             truncated="cut" if cut else "exclude",
             strict=strict,
+            template_kwargs=template,
             progress=lambda rows: progress.show(lambda: f"{rows:,} rows"),
         )
 
@@ -88,6 +101,8 @@ def regenerate(
     destination: Path,
     target: TargetConfig,
     *,
+    device: str,
+    template: TemplateArguments,
     max_new_tokens: int,
     temperature: float,
     batch_size: int,
@@ -96,12 +111,13 @@ def regenerate(
     """The target answers every user turn of `source` into `destination`."""
     rows = [row for _, row in data.read_conversations(source, strict=True)]
     conversations = [row for row in rows if isinstance(row, Conversation)]
-    tokenizer, model = load_tokenizer(target), load_target(target)
-    made_with = {"target": target.model, "max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+    with Progress(f"loading {target.model}"):
+        tokenizer, model = load_tokenizer(target), load_target(target, device=resolve_device(device))
+    made_with = {**target.model_dump(include={"model", "revision", "dtype"}), "max_new_tokens": max_new_tokens}
     start = time.monotonic()
 
-    def answer(prompts: Sequence[Sequence[int]], ids: Sequence[str]) -> list[list[int]]:
-        seeds = [int(keyed_generator(seed, "answer", name).integers(2**62)) for name in ids]
+    def answer(prompts: Sequence[Sequence[int]], names: Sequence[str]) -> list[list[int]]:
+        seeds = [int(keyed_generator(seed, "answer", name).integers(2**62)) for name in names]
         return generate(model, prompts, max_new_tokens=max_new_tokens, temperature=temperature, seeds=seeds)
 
     with Progress(f"answering {source}") as progress:
@@ -112,7 +128,8 @@ def regenerate(
             answer,
             eos_token_ids=model.eos_token_ids,
             batch_size=batch_size,
-            made_with=made_with,
+            made_with={**made_with, "temperature": temperature, "seed": seed},
+            template_kwargs=template,
             progress=lambda rows, tokens: progress.show(
                 f"{rows:,} of {len(conversations):,}, {tokens / (time.monotonic() - start):.0f} tokens/s"
             ),
@@ -130,48 +147,44 @@ def train(config: RunConfig, *, name: str) -> dict[str, Any]:
             target = load_target(config.target, device=where.drafter_device)
             store = _open_store(config, tokenizer, run)
         drafter = _new_drafter(config, target, tokenizer, store)
+        mask_builder(config.drafter.attention, target.device)  # refuses now what would fail at the first step
+        seen = np.union1d(store.tokens_seen("train"), list(tokenizer.added_tokens_decoder))
+        state = TrainState.create(drafter, config, seen)
+        prompts = _prompt_sets(config, run)
         first_plan = _plan(config, store, epoch=0)
         cache = _features_on_disk(config, store, target) if config.target.cache == "disk" else None
-    seen = np.union1d(store.tokens_seen("train"), list(tokenizer.added_tokens_decoder))
-    state = TrainState.create(drafter, config, seen)
     with Journal(run) as journal:
-        journal.event("start", plan_sha256=first_plan.sha256, store=store.fingerprint)
-        started = time.monotonic()
+        journal.event("start", plan_sha256=first_plan.sha256, store=store.fingerprint, target=target.fingerprint())
         with StopRequest() as stop:
+            start, flow = time.monotonic(), {}
             try:
-                learned = _learn(state, config, store, target, cache, where, journal, stop)
+                flow = _learn(state, config, store, target, cache, where, journal, stop)
             except StageError as error:
                 journal.event("failed", stage=error.stage, worker=error.worker, item=error.item, error=str(error))
-                if state.step:
-                    _keep(state, config, run, {"train_seconds": round(time.monotonic() - started, 3)})
                 raise
-            summary = _keep(state, config, run, learned)
+            finally:  # whatever ended it, what was trained is kept
+                summary = _keep(state, config, run, time.monotonic() - start, flow)
         if stop.received is not None:
             journal.event("interrupted", signal=stop.received, step=state.step)
             raise Interrupted(stop.received, f"what was trained is in {run}")
         del cache, target, state
-        summary |= evaluate(run, config, store)
+        summary |= evaluate(run, config, prompts)
         journal.event("end", step=summary["train_steps"])
     return summary
 
 
-def evaluate(run: Path, config: RunConfig, store: TokenStore | None = None) -> dict[str, Any]:
+def evaluate(run: Path, config: RunConfig, prompts: PromptSets | None = None) -> dict[str, Any]:
     """Measure the exported drafter of a run, and add what was measured to its summary.json."""
     _set_up_torch(config)
-    tokenizer = load_tokenizer(config.target)
-    store = store or TokenStore.open(_store_path(config, run))
     drafter = read_drafter(run / "drafter")
-    prompts = {"holdout": [store.prompt(int(i)).tolist() for i in store.holdout_indices[: config.eval.num_prompts]]}
-    if config.eval.num_code_prompts:
-        prompts["humaneval"] = evaluation.humaneval_prompts(tokenizer, config.eval.num_code_prompts)
-    prompts = {name: found for name, found in prompts.items() if found}
+    prompts = prompts if prompts is not None else _prompt_sets(config, run)
     measured = _measure_sets(config, drafter, prompts) if prompts else {}
     if config.eval.num_timed and prompts:
         measured |= _measure_speed(config, drafter, next(iter(prompts.values()))[: config.eval.num_timed])
     measured["peak_memory_bytes"] = peak_memory_bytes()
     summary = {**_read_json(run / "summary.json"), **measured}
     _write_json(run / "summary.json", summary)
-    (run / "drafter" / "README.md").write_text(model_card(drafter.shape, summary), encoding="utf-8")
+    atomic_write(run / "drafter" / "README.md", model_card(drafter.shape, summary))
     return summary
 
 
@@ -210,7 +223,7 @@ def dry_run(config: RunConfig) -> str:
     """The settings as resolved and the audit of the first epoch's plan, without loading any weights."""
     with tempfile.TemporaryDirectory() as directory:
         store = _open_store(config, load_tokenizer(config.target), Path(directory))
-        settings = PlanSettings(**config.batching.model_dump())
+        settings = _plan(config, store, epoch=0).settings
         report = plan_report(lengths=store.lengths[store.train_indices], settings=settings, seed=config.seed)
     return f"{_as_toml(config)}\n{report.text}"
 
@@ -231,19 +244,13 @@ def _set_up_torch(config: RunConfig) -> None:
     torch.use_deterministic_algorithms(config.deterministic)
 
 
-def _device(config: RunConfig) -> str:
-    if config.device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return checked_device("device", config.device)
-
-
 def _where(config: RunConfig) -> Topology:
     """Devices and threads of training, each device checked before anything is loaded."""
-    where = topology(config, device=_device(config), num_cores=num_cores())
-    for name in where.target_devices:
-        checked_device("flow.target_devices", name)
-    checked_device("flow.drafter_device", where.drafter_device)
-    return where
+    device = resolve_device(config.device)
+    for name in config.flow.target_devices:
+        resolve_device(name, setting="flow.target_devices")
+    resolve_device(config.flow.drafter_device or device, setting="flow.drafter_device")
+    return topology(config, device=device, num_cores=num_cores())
 
 
 def _create_run(config: RunConfig, name: str) -> Path:
@@ -279,6 +286,18 @@ def _as_toml(config: RunConfig) -> str:
     return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
 
 
+def _prompt_sets(config: RunConfig, run: Path) -> PromptSets:
+    """What is measured, by name; sets without prompts are left out. The first gives the headline."""
+    store = TokenStore.open(_store_path(config, run))
+    sets = {"holdout": [store.prompt(int(i)).tolist() for i in store.holdout_indices[: config.eval.num_prompts]]}
+    if config.eval.num_code_prompts:
+        tokenizer = load_tokenizer(config.target)
+        sets["humaneval"] = evaluation.humaneval_prompts(
+            tokenizer, config.eval.num_code_prompts, config.data.template_kwargs
+        )
+    return {name: prompts for name, prompts in sets.items() if prompts}
+
+
 def _store_path(config: RunConfig, run: Path) -> Path:
     return config.data.store or run / "store"
 
@@ -297,6 +316,7 @@ def _open_store(config: RunConfig, tokenizer: Any, run: Path) -> TokenStore:
             holdout=config.data.holdout,
             truncated=config.data.truncated,
             limit=config.data.limit,
+            template_kwargs=config.data.template_kwargs,
         )
     if len(store.train_indices) == 0:
         raise DataError(f"{store.path} has no sample to train on; lower data.holdout or add conversations")
@@ -321,11 +341,17 @@ def _new_drafter(config: RunConfig, target: Target, tokenizer: Any, store: Token
         raise ConfigError(
             f"mask token {mask_token_id} occurs in {store.path}; set drafter.mask_token_id to an unused id"
         )
-    shape = make_shape(config.drafter, target.config, layer_ids=target.layer_ids, mask_token_id=mask_token_id)
-    drafter = Drafter(shape).to(target.device)
+    shape = make_shape(
+        config.drafter,
+        target.config,
+        vocab_size=target.vocab_size,
+        layer_ids=target.layer_ids,
+        mask_token_id=mask_token_id,
+    )
+    drafter = Drafter(shape)  # on the CPU first, so that every device starts from the same weights
     generator = torch.Generator().manual_seed(int(keyed_generator(config.seed, "init").integers(2**62)))
     drafter.init_weights(generator, pass_last_tap=config.drafter.init == "pass-last-tap")
-    return drafter
+    return drafter.to(target.device)
 
 
 def _plan(config: RunConfig, store: TokenStore, *, epoch: int) -> EpochPlan:
@@ -346,7 +372,7 @@ def _specs(plan: EpochPlan, store: TokenStore) -> Iterator[BatchSpec]:
 
 def _features_on_disk(config: RunConfig, store: TokenStore, target: Target) -> FeatureCache:
     """Hidden states of all training samples, made now unless an earlier run on the same data left them."""
-    made_from = [store.fingerprint, config.target.model, config.target.revision, str(target.dtype), target.layer_ids]
+    made_from = [store.fingerprint, target.fingerprint(), str(target.dtype), target.layer_ids, transformers_version]
     directory = cache_root() / "features" / short_hash(made_from)
     trained = np.zeros(len(store), dtype=np.int64)
     trained[store.train_indices] = store.lengths[store.train_indices]
@@ -381,8 +407,8 @@ def _learn(
     journal: Journal,
     stop: StopRequest,
 ) -> dict[str, Any]:
-    """Train until the budget is spent or a signal arrives; returns seconds and who was slow, for summary.json."""
-    start, seconds = time.monotonic(), 0.0
+    """Train until the budget is spent or a signal arrives; returns who was slow, for summary.json."""
+    start = time.monotonic()
     specs = _planned(config, store)
     on_stall = functools.partial(_journal_stall, journal)
     with (
@@ -399,8 +425,7 @@ def _learn(
             flow = {"flow": stream.summary()} if state.step % FLOW_EVERY == 0 else {}
             journal.metrics(epoch=spec.epoch, seq=spec.seq, bucket=spec.bucket, **dataclasses.asdict(metrics), **flow)
             progress.show(lambda m=metrics, s=seconds, done=share: _progress_line(m, s, done, stream.stats()))  # type: ignore[misc]
-        seconds = time.monotonic() - start
-        return {"train_seconds": round(seconds, 3), "flow": stream.summary()}
+        return stream.summary()
 
 
 def _planned(config: RunConfig, store: TokenStore) -> Iterator[BatchSpec]:
@@ -434,18 +459,21 @@ def _progress_line(metrics: StepMetrics, seconds: float, share: float, stats: Fl
     )
 
 
-def _keep(state: TrainState, config: RunConfig, run: Path, learned: dict[str, Any]) -> dict[str, Any]:
+def _keep(
+    state: TrainState, config: RunConfig, run: Path, train_seconds: float, flow: dict[str, Any]
+) -> dict[str, Any]:
     """Save and export what was trained, and write the first half of summary.json."""
     summary = {
         "target": config.target.model,
         "seed": config.seed,
-        **learned,
+        "train_seconds": round(train_seconds, 3),
         "train_steps": state.step,
         "train_context_tokens": state.num_context_tokens,
         "num_anchors_trained": state.num_anchors,
         "num_skipped_steps": state.num_skipped,
         "params_sha256": params_sha256(state.drafter),
         "drafter": str(run / "drafter"),
+        "flow": flow,
     }
     save_checkpoint(run, state.drafter, {"step": state.step, **summary})
     export_drafter(state.drafter, run / "drafter", card=model_card(state.drafter.shape, summary))
@@ -454,7 +482,7 @@ def _keep(state: TrainState, config: RunConfig, run: Path, learned: dict[str, An
 
 
 def _measure_sets(config: RunConfig, drafter: Drafter, prompts: dict[str, list[list[int]]]) -> dict[str, Any]:
-    target = load_target(config.target, dtype=config.eval.dtype, device=_device(config))
+    target = load_target(config.target, dtype=config.eval.dtype, device=resolve_device(config.device))
     with Progress("decoding with the drafter") as progress:
         measured = evaluation.measure_sets(
             drafter.to(target.device, target.dtype),
@@ -468,7 +496,7 @@ def _measure_sets(config: RunConfig, drafter: Drafter, prompts: dict[str, list[l
 
 
 def _measure_speed(config: RunConfig, drafter: Drafter, prompts: list[list[int]]) -> dict[str, Any]:
-    target = load_target(config.target, dtype=config.eval.speed_dtype, device=_device(config))
+    target = load_target(config.target, dtype=config.eval.speed_dtype, device=resolve_device(config.device))
     with Progress(f"timing {len(prompts)} prompts with and without the drafter"):
         speed = evaluation.measure_speed(
             drafter.to(target.device, target.dtype), target, prompts, max_new_tokens=config.eval.max_new_tokens

@@ -20,7 +20,7 @@ import torch
 from draftsmith import data
 from draftsmith.config import RunConfig
 from draftsmith.data import TokenStore
-from draftsmith.errors import ConfigError, StageError
+from draftsmith.errors import StageError
 from draftsmith.flow import FlowStats, Output, Pipeline, verdict
 from draftsmith.observe import memory_limit_bytes
 from draftsmith.records import Batch, BatchSpec, FeatureBatch
@@ -75,16 +75,6 @@ def topology(config: RunConfig, *, device: str, num_cores: int) -> Topology:
         target_threads=flow.target_threads or (1 if flow.target_devices else threads // by_default),
         drafter_threads=max(1, threads // 2) if shared and drafter_device == "cpu" else threads,
     )
-
-
-def checked_device(setting: str, name: str) -> str:
-    """`name`, if torch can use it here. Raises ConfigError that names the setting."""
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"{setting} is {name!r}, which cannot be used here ({reason}); set it to cpu") from None
-    return name
 
 
 def num_cores() -> int:

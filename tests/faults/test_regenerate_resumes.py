@@ -11,12 +11,12 @@ import pytest
 
 from draftsmith.data import Regenerated, regenerate
 from draftsmith.errors import DataError
+from draftsmith.files import short_hash
 from draftsmith.records import Conversation
 
 ANSWER = "Größe → \u2028naïve\x85 日本"  # torn anywhere, also inside a character; it holds other line ends than \n
 NAMES = ["a", "b", "c", "d", "e"]
 MADE_WITH = {"target": "letters"}
-HEADER = json.dumps({"made_with": MADE_WITH}).encode()
 
 
 class Letters:
@@ -35,10 +35,17 @@ def conversations(names: Sequence[str] = NAMES) -> list[Conversation]:
     return [Conversation(name, (asked, {"role": "assistant", "content": "old"}, again)) for name in names]
 
 
+def header() -> bytes:
+    """The first line of a file that `run` began."""
+    prompts = short_hash([[row.id, row.messages] for row in conversations()])
+    return json.dumps({"made_with": {**MADE_WITH, "template": {}, "prompts": prompts}}).encode()
+
+
 def run(
     destination: Path, asked: list[str] | None = None, ends: Callable[[str], bool] = lambda name: True
 ) -> Regenerated:
-    def answer(prompts: Sequence[Sequence[int]], ids: Sequence[str]) -> list[list[int]]:
+    def answer(prompts: Sequence[Sequence[int]], turns: Sequence[str]) -> list[list[int]]:
+        ids = [turn.split("/")[0] for turn in turns]
         if asked is not None:
             asked.extend(ids)
         return [[*map(ord, ANSWER + name), *([0] if ends(name) else [])] for name in ids]
@@ -74,7 +81,7 @@ def test_whatever_is_left_of_the_last_line_the_end_is_the_same(whole: list[bytes
     destination = tmp_path / "made.jsonl"
     torn = whole[2]
     for left in [0, 1, *range(torn.index(b"Gr"), torn.index(b"Gr") + 30), len(torn) - 1, len(torn)]:
-        (tmp_path / "made.jsonl.partial").write_bytes(b"\n".join([HEADER, *whole[:2], torn[:left]]))
+        (tmp_path / "made.jsonl.partial").write_bytes(b"\n".join([header(), *whole[:2], torn[:left]]))
         asked: list[str] = []
         made = run(destination, asked)
         assert destination.read_bytes().split(b"\n")[:-1] == whole
@@ -99,7 +106,7 @@ def test_a_finished_file_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_header_torn_in_two_begins_anew(tmp_path: Path, whole: list[bytes]) -> None:
-    (tmp_path / "made.jsonl.partial").write_bytes(HEADER[:9])
+    (tmp_path / "made.jsonl.partial").write_bytes(header()[:9])
     run(tmp_path / "made.jsonl")
     assert (tmp_path / "made.jsonl").read_bytes().split(b"\n")[:-1] == whole
 
@@ -140,3 +147,23 @@ def test_two_conversations_of_one_id_are_refused(tmp_path: Path) -> None:
             made_with=MADE_WITH,
         )
     assert not list(tmp_path.iterdir())
+
+
+def test_turns_of_one_conversation_are_answered_under_different_names(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def answer(prompts: Sequence[Sequence[int]], turns: Sequence[str]) -> list[list[int]]:
+        asked.extend(turns)
+        return [[65, 0] for _ in turns]
+
+    settings = {"eos_token_ids": frozenset([0]), "batch_size": 2, "made_with": MADE_WITH}
+    regenerate(conversations(["a"]), tmp_path / "made.jsonl", Letters(), answer, **settings)
+    assert len(asked) == len(set(asked)) == 2
+
+
+@pytest.mark.parametrize("turn", [{"role": "tool", "content": "4"}, {"role": "system", "content": "Be brief."}])
+def test_conversations_that_cannot_be_answered_anew_are_refused(tmp_path: Path, turn: dict[str, Any]) -> None:
+    row = Conversation("a", ({"role": "user", "content": "?"}, turn))
+    settings = {"eos_token_ids": frozenset([0]), "batch_size": 2, "made_with": MADE_WITH}
+    with pytest.raises(DataError, match=r"'a' (uses tools|has no user turn at its end)"):
+        regenerate([row], tmp_path / "made.jsonl", Letters(), lambda prompts, ids: [], **settings)

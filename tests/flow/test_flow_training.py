@@ -16,8 +16,8 @@ import draftsmith.run as run_module
 from draftsmith.data import collate
 from draftsmith.errors import ConfigError, ModelError
 from draftsmith.records import Batch, BatchSpec
-from draftsmith.streams import checked_device, default_budget_bytes, topology
-from draftsmith.target import FeatureWorker, Handed, Target, feature_bytes
+from draftsmith.streams import default_budget_bytes, topology
+from draftsmith.target import FeatureWorker, Handed, Target, feature_bytes, resolve_device
 from draftsmith.target.worker import require_finite
 from draftsmith.training import load_checkpoint, params_sha256
 from helpers import CONFIGS, Finished, draftsmith, random_text, tiny_config
@@ -287,7 +287,7 @@ def test_topology_gives_the_drafter_all_threads_when_no_target_computes_beside_i
 
 def test_a_device_that_is_not_here_is_named_with_its_setting() -> None:
     with pytest.raises(ConfigError, match=r"flow\.target_devices is 'cuda:9', which cannot be used here"):
-        checked_device("flow.target_devices", "cuda:9")
+        resolve_device("cuda:9", setting="flow.target_devices")
 
 
 def test_the_default_budget_is_at_most_a_quarter_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "granite": {"embedding_multiplier": 2.0, "logits_scaling": 2.0},
     "cohere": {"logit_scale": 0.5},
     "smollm3": {},
+    # Families whose blocks and widths have other names, or that have no rotary positions.
+    "gpt2": {},
+    "gpt_neox": {},
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
 }
 
 

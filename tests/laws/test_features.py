@@ -215,3 +215,12 @@ def test_the_mask_token_is_a_reserved_one_and_no_other_is_accepted(target: Targe
             resolve_mask_token_id(tokenizer, **facts, requested=tokenizer.convert_tokens_to_ids(token))
     with pytest.raises(ConfigError, match=f"outside the target's vocabulary of {target.vocab_size}"):
         resolve_mask_token_id(tokenizer, **facts, requested=target.vocab_size)
+
+
+def test_a_target_is_named_by_its_weights_and_not_by_its_place(target: Target) -> None:
+    again = load_target(TargetConfig(model="tiny-random", dtype="float32"))
+    assert again.fingerprint() == target.fingerprint()
+    with torch.no_grad():
+        for parameter in again.model.parameters():
+            parameter *= 1.0001
+    assert again.fingerprint() != target.fingerprint()

@@ -15,6 +15,7 @@ from draftsmith.records import FeatureBatch
 from draftsmith.target import Target
 from draftsmith.training import TrainState, lr_factor, make_optimizers, params_sha256, train_step
 from helpers import feature_batch, new_drafter, random_text, tiny_config
+from tolerances import ACCUMULATED
 
 
 @pytest.fixture(scope="module")
@@ -144,3 +145,23 @@ def test_initial_weights_depend_on_the_generator_alone(target: Target) -> None:
         torch.manual_seed(noise)
         hashes.append(params_sha256(new_drafter(target, seed=5)))
     assert hashes[0] == hashes[1] != params_sha256(new_drafter(target, seed=6))
+
+
+def test_accumulated_batches_give_the_step_of_one_batch_whatever_they_weigh(target: Target) -> None:
+    """Rows with many and with few supervised tokens weigh by tokens, not by batch."""
+    rows, prompts = [random_text(seed, 30).tolist() for seed in range(4)], [5, 5, 5, 26]
+    drafters = []
+    for num_parts in (1, 2):
+        drafter = new_drafter(target)
+        config = tiny_config(f"train.grad_accum={num_parts}", "drafter.num_anchors=100", "train.clip_norm=1e9")
+        state = TrainState.create(drafter, config)
+        state.optimizers = [torch.optim.SGD([{"params": list(drafter.parameters()), "lr": 1.0, "peak_lr": 1.0}])]
+        width = 4 // num_parts
+        for start in range(0, 4, width):
+            part = slice(start, start + width)
+            item = feature_batch(target, rows[part], prompts[part])
+            train_step(state, item, target, config, progress=0.5)
+        assert (state.step, state.num_pending) == (1, 0)
+        drafters.append(drafter)
+    for whole, parts in zip(*(drafter.parameters() for drafter in drafters), strict=True):
+        torch.testing.assert_close(whole, parts, **ACCUMULATED)

@@ -7,17 +7,18 @@ never by their place. At the end the file is rewritten in the order of the input
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from draftsmith.errors import DataError
-from draftsmith.files import atomic_write
+from draftsmith.files import atomic_write, short_hash
 from draftsmith.records import Conversation
 
 Answer = Callable[[Sequence[Sequence[int]], Sequence[str]], list[list[int]]]
-"""Prompts as token ids, and the ids of their conversations -> answers as token ids, the end token included."""
+"""Prompts as token ids, and a name for each (conversation/turn) -> answers as token ids, the end token included."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ def regenerate(
     eos_token_ids: frozenset[int],
     batch_size: int,
     made_with: dict[str, Any],
+    template_kwargs: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Regenerated:
     """Write `destination` (JSONL, one conversation a line, `truncated` true where an answer met the limit).
@@ -50,19 +52,22 @@ def regenerate(
     _check(conversations)
     if destination.exists():
         raise DataError(f"{destination} already exists; choose another file, or remove it to have it written again")
-    partial = destination.with_name(destination.name + ".partial")
-    done = _read_partial(partial, made_with)
+    prompts = [[conversation.id, conversation.messages] for conversation in conversations]
+    made_with = {**made_with, "template": dict(template_kwargs or {}), "prompts": short_hash(prompts)}
+    template = partial(_prompt, tokenizer, dict(template_kwargs or {}))
+    partial_path = destination.with_name(destination.name + ".partial")
+    done = _read_partial(partial_path, made_with)
     todo = [conversation for conversation in conversations if conversation.id not in done]
     todo.sort(key=lambda conversation: sum(len(str(m["content"])) for m in conversation.messages))
     num_tokens = 0
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("a", encoding="utf-8") as file:
+        with partial_path.open("a", encoding="utf-8") as file:
             if file.tell() == 0:
                 file.write(json.dumps({"made_with": made_with}) + "\n")
             for start in range(0, len(todo), batch_size):
                 batch = todo[start : start + batch_size]
-                for row, tokens in _answer_batch(batch, tokenizer, answer, eos_token_ids):
+                for row, tokens in _answer_batch(batch, template, tokenizer, answer, eos_token_ids):
                     done[row["id"]] = row
                     num_tokens += tokens
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -71,7 +76,7 @@ def regenerate(
                     progress(min(start + batch_size, len(todo)), num_tokens)
         rows = [done[conversation.id] for conversation in conversations]
         atomic_write(destination, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-        partial.unlink()
+        partial_path.unlink()
     except OSError as error:
         why = error.strerror or error
         raise DataError(f"{destination} cannot be written: {why}; what was answered before is kept") from error
@@ -89,8 +94,15 @@ def _check(conversations: Sequence[Conversation]) -> None:
         if conversation.id in seen:
             raise DataError(f"conversation id {conversation.id!r} occurs twice; ids must be unique to resume safely")
         seen.add(conversation.id)
-        if not any(message["role"] == "user" for message in conversation.messages):
-            raise DataError(f"conversation {conversation.id!r} has no user turn to answer")
+        roles = [message["role"] for message in conversation.messages]
+        asked = [role for role in roles if role != "assistant"]
+        if not asked or asked[-1] != "user":
+            raise DataError(f"conversation {conversation.id!r} has no user turn at its end to answer")
+        if conversation.tools or set(roles) - {"system", "developer", "user", "assistant"}:
+            raise DataError(
+                f"conversation {conversation.id!r} uses tools, whose results belong to calls that would be "
+                "answered anew, so it cannot be regenerated; remove it from the file"
+            )
 
 
 def _read_partial(path: Path, made_with: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -111,7 +123,11 @@ def _read_partial(path: Path, made_with: dict[str, Any]) -> dict[str, dict[str, 
 
 
 def _answer_batch(
-    batch: Sequence[Conversation], tokenizer: Any, answer: Answer, eos_token_ids: frozenset[int]
+    batch: Sequence[Conversation],
+    template: Callable[[Sequence[dict[str, Any]]], list[int]],
+    tokenizer: Any,
+    answer: Answer,
+    eos_token_ids: frozenset[int],
 ) -> Iterator[tuple[dict[str, Any], int]]:
     """Turn by turn: all conversations that have a k-th user turn are answered together."""
     asked = [[m for m in c.messages if m["role"] != "assistant"] for c in batch]
@@ -121,8 +137,8 @@ def _answer_batch(
         for i in waiting:
             while asked[i] and (not written[i] or written[i][-1]["role"] != "user"):
                 written[i].append(asked[i].pop(0))
-        prompts = [_prompt(written[i], tokenizer) for i in waiting]
-        for i, ids in zip(waiting, answer(prompts, [batch[i].id for i in waiting]), strict=True):
+        prompts = [template(written[i]) for i in waiting]
+        for i, ids in zip(waiting, answer(prompts, [f"{batch[i].id}/{len(written[i])}" for i in waiting]), strict=True):
             ended = bool(ids) and ids[-1] in eos_token_ids
             truncated[i] |= not ended
             tokens[i] += len(ids)
@@ -132,5 +148,7 @@ def _answer_batch(
         yield {"id": conversation.id, "messages": written[i], "truncated": truncated[i]}, tokens[i]
 
 
-def _prompt(messages: Sequence[dict[str, Any]], tokenizer: Any) -> list[int]:
-    return list(tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False))
+def _prompt(tokenizer: Any, template_kwargs: dict[str, Any], messages: Sequence[dict[str, Any]]) -> list[int]:
+    return list(
+        tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False, **template_kwargs)
+    )

@@ -61,7 +61,13 @@ def flex_mask(anchors_BN: torch.Tensor, keep_BN: torch.Tensor, *, num_context: i
 
     # H=None: one mask for all heads; a mask per head costs memory in proportion to them.
     return create_block_mask(
-        sees, len(anchors_BN), None, num_queries, num_context + num_queries, device=anchors_BN.device
+        sees,
+        len(anchors_BN),
+        None,
+        num_queries,
+        num_context + num_queries,
+        device=anchors_BN.device,
+        _compile=anchors_BN.is_cuda,  # otherwise the whole dense grid is evaluated
     )
 
 

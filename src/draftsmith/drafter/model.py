@@ -71,9 +71,7 @@ class Attention(nn.Module):
         keys = self.k_norm(self._heads(self.k_proj(states_BTH), self.num_kv_heads))
         return rotate(keys, table), self._heads(self.v_proj(states_BTH), self.num_kv_heads)
 
-    def forward(
-        self, states_BQH: torch.Tensor, table: Rotary, context: KeysValues, mask: Mask | None
-    ) -> torch.Tensor:
+    def forward(self, states_BQH: torch.Tensor, table: Rotary, context: KeysValues, mask: Mask | None) -> torch.Tensor:
         queries = rotate(self.q_norm(self._heads(self.q_proj(states_BQH), self.num_heads)), table)
         keys, values = self.keys_values(states_BQH, table)
         keys = torch.cat([context[0].to(keys.dtype), keys], dim=2)
@@ -111,9 +109,7 @@ class Layer(nn.Module):
         self.post_attention_layernorm = RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
         self.mlp = FeedForward(shape)
 
-    def forward(
-        self, states_BQH: torch.Tensor, table: Rotary, context: KeysValues, mask: Mask | None
-    ) -> torch.Tensor:
+    def forward(self, states_BQH: torch.Tensor, table: Rotary, context: KeysValues, mask: Mask | None) -> torch.Tensor:
         states_BQH = states_BQH + self.self_attn(self.input_layernorm(states_BQH), table, context, mask)
         return states_BQH + self.mlp(self.post_attention_layernorm(states_BQH))  # type: ignore[no-any-return]
 

@@ -70,9 +70,7 @@ class DrafterShape:
     @staticmethod
     def from_config(config: dict[str, Any]) -> DrafterShape:
         """Read back what `to_config` writes. Raises ModelError that names the missing or unsupported key."""
-        kinds = config.get("layer_types") or ["full_attention"]
-        if set(kinds) != {"full_attention"} or config.get("attention_bias"):
-            raise ModelError(f"drafter has layer_types {sorted(set(kinds))}: only plain full attention is supported")
+        _refuse_unsupported(config)
         try:
             values = {**config, **config["dflash_config"]}
             values["target_layer_ids"] = tuple(values["target_layer_ids"])
@@ -83,35 +81,62 @@ class DrafterShape:
             raise ModelError(f"the drafter's config.json lacks {error}; it is not a DFlash drafter") from None
 
 
-def make_shape(config: DrafterConfig, target: Any, *, layer_ids: tuple[int, ...], mask_token_id: int) -> DrafterShape:
-    """The shape for a target's text configuration: its widths unless `config` says otherwise."""
+def make_shape(
+    config: DrafterConfig, target: Any, *, vocab_size: int, layer_ids: tuple[int, ...], mask_token_id: int
+) -> DrafterShape:
+    """The shape for a target's text configuration: its widths unless `config` says otherwise.
+
+    vocab_size: rows of the target's head. Families that lack a width get the field's usual one.
+    """
+
+    def own(name: str) -> Any:
+        return getattr(target, name) if hasattr(target, name) else None
+
     heads = config.num_attention_heads or target.num_attention_heads
-    kv_heads = config.num_key_value_heads or min(heads, target.num_key_value_heads or heads)
-    head_dim = config.head_dim or (target.head_dim if hasattr(target, "head_dim") else None)
+    kv_heads = config.num_key_value_heads or min(heads, own("num_key_value_heads") or heads)
+    head_dim = config.head_dim or own("head_dim")
     if heads % kv_heads:
         raise ConfigError(
             f"drafter.num_attention_heads is {heads}, which is no multiple of num_key_value_heads {kv_heads}"
         )
-    rope = target.rope_parameters or {}
+    rope = own("rope_parameters") or {}
     rope = rope.get("full_attention", rope)  # models with several kinds of layers keep one entry per kind
     return DrafterShape(
         num_hidden_layers=config.num_layers,
         hidden_size=target.hidden_size,
-        intermediate_size=config.intermediate_size or target.intermediate_size,
+        intermediate_size=config.intermediate_size or own("intermediate_size") or 3 * target.hidden_size,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         head_dim=head_dim or target.hidden_size // heads,
         rms_norm_eps=1e-6,
         rope_theta=float(rope.get("rope_theta", 10000.0)),
-        max_position_embeddings=target.max_position_embeddings,
-        vocab_size=target.vocab_size,
+        max_position_embeddings=own("max_position_embeddings") or 32768,
+        vocab_size=vocab_size,
         block_size=config.block_size,
         mask_token_id=mask_token_id,
         target_layer_ids=layer_ids,
         num_target_layers=target.num_hidden_layers,
-        bos_token_id=_first(target.bos_token_id),
-        eos_token_id=_first(target.eos_token_id),
+        bos_token_id=_first(own("bos_token_id")),
+        eos_token_id=_first(own("eos_token_id")),
     )
+
+
+def _refuse_unsupported(config: dict[str, Any]) -> None:
+    """What other trainers may write and this network does not compute must not be read as if it did."""
+    extra = config.get("dflash_config") or {}
+    found = {
+        "layer_types": sorted(set(config.get("layer_types") or ["full_attention"])),
+        "attention_bias": bool(config.get("attention_bias")),
+        "hidden_act": config.get("hidden_act", "silu"),
+        "rope_scaling": config.get("rope_scaling"),
+        "is_causal": bool(config.get("is_causal") or extra.get("causal")),
+        "use_swa": bool(extra.get("use_swa")),
+    }
+    known = {"layer_types": ["full_attention"], "attention_bias": False, "hidden_act": "silu"}
+    known |= {"rope_scaling": None, "is_causal": False, "use_swa": False}
+    for name, value in found.items():
+        if value != known[name]:
+            raise ModelError(f"the drafter's config.json has {name} {value!r}; only {known[name]!r} is supported")
 
 
 def _first(token_id: int | list[int] | None) -> int | None:

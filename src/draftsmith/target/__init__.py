@@ -8,7 +8,7 @@ from draftsmith.target.cache import PositionCache
 from draftsmith.target.feature_cache import FeatureCache, capture, open_cache
 from draftsmith.target.generate import generate, prefill
 from draftsmith.target.mask_token import resolve_mask_token_id
-from draftsmith.target.model import Target, default_layer_ids, load_target, load_tokenizer
+from draftsmith.target.model import Target, default_layer_ids, load_target, load_tokenizer, resolve_device
 from draftsmith.target.worker import CacheReader, FeatureWorker, Handed, attempts_at, feature_bytes, samples_of
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "load_tokenizer",
     "open_cache",
     "prefill",
+    "resolve_device",
     "resolve_mask_token_id",
     "samples_of",
 ]

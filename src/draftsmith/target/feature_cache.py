@@ -7,6 +7,7 @@ directory appears whole or not at all, and is checked against its hashes when op
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -74,9 +75,10 @@ def capture(
         )
     num_done = 0
     with atomic_directory(directory, replace=True) as aside:
+        _reserve(aside / FEATURES, size)
         shape = (int(offsets[-1]), target.feature_size)
         rows = np.memmap(
-            aside / FEATURES, dtype=np.uint16 if target.dtype.itemsize == 2 else np.uint32, mode="w+", shape=shape
+            aside / FEATURES, dtype=np.uint16 if target.dtype.itemsize == 2 else np.uint32, mode="r+", shape=shape
         )
         bits = torch.int16 if target.dtype.itemsize == 2 else torch.int32
         for sequences, input_ids_BS in batches:
@@ -92,3 +94,12 @@ def capture(
         name = next(name for name, dtype in DTYPES.items() if dtype == target.dtype)
         write_manifest(aside, dtype=name, feature_size=target.feature_size, layer_ids=list(target.layer_ids))
     return FeatureCache(directory, offsets)
+
+
+def _reserve(path: Path, size: int) -> None:
+    """Take the disk space now: a disk that fills under a mapped file kills the process instead of raising."""
+    with path.open("wb") as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:
+            file.truncate(size)

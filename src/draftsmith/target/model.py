@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -42,12 +43,12 @@ class Target:
         self.num_layers: int = text_config.num_hidden_layers
         self.layer_ids = _checked_layer_ids(layer_ids, num_taps, self.num_layers)
         self._windows = _attention_windows(text_config)
+        layers = _decoder_layers(self.decoder, self.num_layers)
         self._eager = text_config._attn_implementation == "eager"
         self._sink: torch.Tensor | None = None
         self._stop_after_last_tap = False
         self._taps = [
-            self.decoder.layers[layer_id].register_forward_hook(self._tap(place))
-            for place, layer_id in enumerate(self.layer_ids)
+            layers[layer_id].register_forward_hook(self._tap(place)) for place, layer_id in enumerate(self.layer_ids)
         ]
 
     @property
@@ -80,6 +81,15 @@ class Target:
         if ids is None:
             ids = self.config.eos_token_id
         return frozenset([ids] if isinstance(ids, int) else ids or [])
+
+    def fingerprint(self) -> str:
+        """Names this model by a sample of every weight, wherever it was loaded from and whatever it is called."""
+        digest = hashlib.sha256(self.config.to_json_string().encode())
+        for name, weight in self.model.named_parameters():
+            stride = max(1, weight.numel() // 4096)
+            digest.update(name.encode())
+            digest.update(weight.detach().flatten()[::stride].float().cpu().numpy().tobytes())
+        return digest.hexdigest()
 
     @torch.no_grad()
     def features(self, input_ids_BS: torch.Tensor) -> torch.Tensor:
@@ -120,8 +130,9 @@ class Target:
         """The same weights behind modules and taps of its own, so that another thread may use it meanwhile."""
         shared = {id(tensor): tensor for tensor in [*self.model.parameters(), *self.model.buffers()]}
         model = copy.deepcopy(self.model, shared)
+        layers = _decoder_layers(model.get_decoder(), self.num_layers)
         for layer_id, tap in zip(self.layer_ids, self._taps, strict=True):
-            model.get_decoder().layers[layer_id]._forward_hooks.pop(tap.id)
+            layers[layer_id]._forward_hooks.pop(tap.id)
         return Target(model, layer_ids=self.layer_ids, num_taps=len(self.layer_ids), name=self.name)
 
     def _mask(self, positions_BQ: torch.Tensor, length: int) -> Any:
@@ -189,6 +200,19 @@ def load_tokenizer(config: TargetConfig) -> Any:
     return tokenizer
 
 
+def resolve_device(name: str, *, setting: str = "device") -> str:
+    """A device that works here; `device` may be auto: a GPU if there is one. Raises ConfigError naming the setting."""
+    if (name, setting) == ("auto", "device"):
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        way_out = "set device=auto" if setting == "device" else "list devices that are here, such as cpu"
+        raise ConfigError(f"{setting} is {name!r}, which cannot be used here ({reason}); {way_out}") from None
+    return name
+
+
 def resolve_target(name: str) -> str:
     """A directory for a built-in name; anything else is a directory or hub name already."""
     if name in BUILTIN_TARGETS:
@@ -204,6 +228,16 @@ def default_layer_ids(num_layers: int, num_taps: int) -> tuple[int, ...]:
         return (num_layers // 2,)
     step = (num_layers - 4) / (num_taps - 1)
     return tuple(round(1 + place * step) for place in range(num_taps))
+
+
+def _decoder_layers(decoder: nn.Module, num_layers: int) -> nn.ModuleList:
+    """The list of decoder blocks, found by its length: families give it different names."""
+    for child in decoder.children():
+        if isinstance(child, nn.ModuleList) and len(child) == num_layers:
+            return child
+    raise ModelError(
+        f"{type(decoder).__name__} has no list of {num_layers} decoder blocks to tap; its family is unknown"
+    )
 
 
 def _checked_layer_ids(layer_ids: Sequence[int] | None, num_taps: int, num_layers: int) -> tuple[int, ...]:

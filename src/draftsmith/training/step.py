@@ -28,6 +28,8 @@ class TrainState:
     num_anchors: int = 0
     num_context_tokens: int = 0
     num_skipped: int = 0
+    num_pending: int = 0  # batches whose gradients are added up and not yet applied
+    pending_weight: float = 0.0
     head: tuple[int, TrainingHead] | None = field(default=None, repr=False)
 
     @staticmethod
@@ -55,9 +57,11 @@ class StepMetrics:
 def train_step(
     state: TrainState, item: FeatureBatch, target: Target, config: RunConfig, *, progress: float
 ) -> StepMetrics:
-    """Draw blocks, forward, loss, backward, clip, update. `progress` in [0, 1] sets the learning rate.
+    """Draw blocks, forward, loss, backward; every `train.grad_accum` batches clip and update.
 
-    A step whose loss or gradient is not finite changes nothing but the count of skipped steps.
+    Gradients of numerators are added up and divided by the summed denominators, so a token weighs the same in
+    whichever batch it stands. `progress` in [0, 1] sets the learning rate. A step whose loss or gradient is not finite
+    changes nothing but the count of skipped steps.
     """
     batch, drafter = item.batch, state.drafter
     blocks = draw_blocks(
@@ -90,19 +94,25 @@ def train_step(
             kind=config.train.loss,
             chunk=config.train.head_chunk,
         )
-    loss = parts.numerator / parts.denominator.clamp(min=1e-9)
-    loss.backward()  # type: ignore[no-untyped-call]
+    parts.numerator.backward()  # type: ignore[no-untyped-call]
+    state.num_pending += 1
+    state.pending_weight += float(parts.denominator)
     factor = lr_factor(progress, warmup=config.train.warmup, min_lr=config.train.min_lr)
-    grad_norm, skipped = _update(state, config.train.clip_norm, factor, float(loss.detach()))
-    state.step += 1
+    grad_norm, skipped = 0.0, False
+    if state.num_pending == config.train.grad_accum:
+        grad_norm, skipped = _update(state, config.train.clip_norm, factor)
+        state.step += 1
     state.num_anchors += blocks.num_blocks
     state.num_context_tokens += int(batch.attention_mask.sum())
     return _metrics(state, parts, blocks.num_blocks, grad_norm, factor, int(batch.attention_mask.sum()), skipped)
 
 
-def _update(state: TrainState, clip_norm: float, factor: float, loss: float) -> tuple[float, bool]:
+def _update(state: TrainState, clip_norm: float, factor: float) -> tuple[float, bool]:
+    for parameter in state.drafter.parameters():
+        if parameter.grad is not None:
+            parameter.grad /= max(state.pending_weight, 1e-9)
     grad_norm = float(torch.nn.utils.clip_grad_norm_(state.drafter.parameters(), clip_norm))
-    skipped = not (np.isfinite(loss) and np.isfinite(grad_norm))
+    skipped = not np.isfinite(grad_norm)  # a loss that is not finite makes every gradient so
     if skipped:
         state.num_skipped += 1
     else:
@@ -110,6 +120,7 @@ def _update(state: TrainState, clip_norm: float, factor: float, loss: float) -> 
         for optimizer in state.optimizers:
             optimizer.step()
     state.drafter.zero_grad(set_to_none=True)
+    state.num_pending, state.pending_weight = 0, 0.0
     return grad_norm, skipped
 
 
