@@ -66,8 +66,8 @@ def topology(config: RunConfig, *, device: str, num_cores: int) -> Topology:
     flow = config.flow
     threads = config.num_threads or num_cores
     by_default = min(threads, DEFAULT_CPU_WORKERS) if device == "cpu" else 1
-    devices = flow.target_devices or (device,) * by_default
-    drafter_device = flow.drafter_device or device
+    devices = tuple(_with_index(name) for name in flow.target_devices or (device,) * by_default)
+    drafter_device = _with_index(flow.drafter_device or device)
     shared = config.target.cache == "none" and any(torch.device(name).type == "cpu" for name in devices)
     return Topology(
         target_devices=devices,
@@ -77,7 +77,13 @@ def topology(config: RunConfig, *, device: str, num_cores: int) -> Topology:
     )
 
 
+def _with_index(name: str) -> str:
+    """One name for one device: cuda is cuda:0."""
+    return "cuda:0" if name == "cuda" else name
+
+
 def num_cores() -> int:
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -122,6 +128,7 @@ def feature_stream(
         budget_bytes=config.flow.budget_bytes or default_budget_bytes(where),
         max_items=config.flow.max_items,
         watchdog_s=config.flow.watchdog_s,
+        stop_s=config.flow.watchdog_s,  # a forward that is under way may take as long as any other
         describe=samples_of,
         on_stall=on_stall,
         consumer=("training", TRAINING_IS_SLOW),

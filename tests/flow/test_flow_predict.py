@@ -58,3 +58,8 @@ def test_what_does_not_fit_comes_last_and_is_not_recommended() -> None:
 def test_where_nothing_fits_the_way_out_is_named() -> None:
     ordered = placements([probe("cpu", memory=1)], ["cpu"], batch_bytes=5)
     assert "lower batching.max_tokens" in recommendation(ordered)
+
+
+def test_of_equal_placements_the_cpu_gets_all_its_workers_and_a_gpu_one() -> None:
+    assert placements([probe("cpu")], ["cpu"] * 4, batch_bytes=1)[0].target_devices == ("cpu",) * 4
+    assert placements([probe("cuda:0")], ["cuda:0"] * 4, batch_bytes=1)[0].target_devices == ("cuda:0",)

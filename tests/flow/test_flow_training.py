@@ -275,7 +275,7 @@ def test_topology_by_default_shares_the_cores_out(threads: int, workers: int, ea
     where = topology(tiny_config(f"num_threads={threads}"), device="cpu", num_cores=2)
     assert (where.target_devices, where.drafter_device) == (("cpu",) * workers, "cpu")
     assert (where.target_threads, where.drafter_threads) == (each, drafter)
-    assert topology(tiny_config(f"num_threads={threads}"), device="cuda", num_cores=2).target_devices == ("cuda",)
+    assert topology(tiny_config(f"num_threads={threads}"), device="cuda", num_cores=2).target_devices == ("cuda:0",)
 
 
 def test_topology_gives_the_drafter_all_threads_when_no_target_computes_beside_it() -> None:

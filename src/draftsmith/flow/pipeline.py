@@ -22,6 +22,7 @@ from draftsmith.flow.watchdog import Watchdog
 
 T = TypeVar("T")
 U = TypeVar("U")
+AFTER_STALL_S = 5.0  # a worker that hangs has been waited for already
 
 
 class Output(Generic[T]):
@@ -145,10 +146,13 @@ class Pipeline:
         """Let running work end, drop everything else, and wait for every thread."""
         if self._watchdog is not None:
             self._watchdog.stop()
-        stuck = [] if self._crew is None else self._crew.leave(self._stop_s)
+        if self._crew is None:
+            return
+        stop_s = self._stop_s if self._crew.aborted is None else min(self._stop_s, AFTER_STALL_S)
+        stuck = self._crew.leave(stop_s)
         if not stuck:
             return
-        message = f"pipeline {self.name}: still running after {self._stop_s:g} s: {', '.join(t.name for t in stuck)}"
+        message = f"pipeline {self.name}: still running after {stop_s:g} s: {', '.join(t.name for t in stuck)}"
         if error is None:
             raise StageError(message, stacks=stacks_of(stuck))
         error.add_note(f"{message}\n{stacks_of(stuck)}")

@@ -51,7 +51,7 @@ class Placement:
 
 
 def placements(probes: Sequence[DeviceProbe], entries: Sequence[str], *, batch_bytes: int) -> list[Placement]:
-    """Every placement of the listed devices worth a look, those that fit first, then by speed, then by simplicity.
+    """Every placement of the listed devices worth a look, those that fit first, then by speed; see _rank for ties.
 
     `entries` may name a device several times. `batch_bytes` is a batch of hidden states; two wait for the drafter.
     """
@@ -63,7 +63,7 @@ def placements(probes: Sequence[DeviceProbe], entries: Sequence[str], *, batch_b
         for targets in [(drafter.device,), *(tuple(ranked[:count]) for count in range(1, len(ranked) + 1))]:
             place = _placement([by_name[name] for name in targets], drafter, batch_bytes)
             found[tuple(sorted(targets)), drafter.device] = place
-    return sorted(found.values(), key=lambda place: (not place.fits, -place.tokens_per_s, len(place.target_devices)))
+    return sorted(found.values(), key=_rank)
 
 
 def recommendation(ordered: Sequence[Placement]) -> str:
@@ -88,6 +88,12 @@ def predicted_rate(targets: Sequence[DeviceProbe], drafter: DeviceProbe) -> floa
     if drafter.device in distinct:
         rate /= 1 + drafter.drafter_s_per_token / distinct[drafter.device].target_s_per_token
     return min(rate, 1 / drafter.drafter_s_per_token)
+
+
+def _rank(place: Placement) -> tuple[bool, float, int, int]:
+    """Of equals, more workers on CPU are better (each has few threads), and fewer on anything else."""
+    on_cpu = place.target_devices.count("cpu")
+    return not place.fits, -round(place.tokens_per_s, 6), -on_cpu, len(place.target_devices) - on_cpu
 
 
 def _placement(targets: Sequence[DeviceProbe], drafter: DeviceProbe, batch_bytes: int) -> Placement:
