@@ -9,8 +9,10 @@ import draftsmith
 
 PACKAGE = Path(draftsmith.__file__).parent
 LEVELS = {
-    "cli": 6,
-    "run": 5,
+    "cli": 8,
+    "run": 7,
+    "tuning": 6,
+    "streams": 5,
     "training": 4,
     "evaluation": 4,
     "export": 4,

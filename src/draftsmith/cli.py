@@ -173,6 +173,18 @@ def plan(
     )
 
 
+@app.command()
+def tune(
+    config: Annotated[Path, typer.Argument(help="TOML file; see configs/.")],
+    overrides: Overrides = None,
+    batches: Annotated[int, typer.Option(min=1, help="Planned batches to measure on.")] = 6,
+) -> None:
+    """Measure target and drafter on the configured devices; predict tokens/s of colocated and every split."""
+    from draftsmith import run
+
+    typer.echo(run.tune(load_config(config, overrides), num_batches=batches))
+
+
 @app.command("eval")
 def evaluate(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],

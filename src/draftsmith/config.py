@@ -152,6 +152,29 @@ class TrainConfig(Section):
         return self
 
 
+class FlowConfig(Section):
+    """Where the target and the drafter compute, and what may wait between them."""
+
+    target_devices: tuple[str, ...] = Field(
+        default=(),
+        description="One target worker per entry; a device may be listed again. By default one, on CPU up to 4.",
+    )
+    drafter_device: str | None = Field(default=None, description="Where the drafter trains; by default on `device`.")
+    target_threads: int | None = Field(
+        default=None,
+        ge=1,
+        description="Intra-op threads of each target worker on CPU; by default 1 where target_devices is given, else "
+        "the cores shared out.",
+    )
+    budget_bytes: int | None = Field(
+        default=None, ge=1, description="Bound of all waiting results; by default a quarter of the memory."
+    )
+    max_items: int | None = Field(
+        default=None, ge=1, description="Batches that a stage may be ahead of the next; by default 2 per worker."
+    )
+    watchdog_s: float = Field(default=600.0, gt=0, description="Stop and say who hangs when nothing moves for so long.")
+
+
 class EvalConfig(Section):
     """What is measured after training."""
 
@@ -187,6 +210,7 @@ class RunConfig(Section):
     batching: BatchingConfig = BatchingConfig()
     drafter: DrafterConfig = DrafterConfig()
     train: TrainConfig
+    flow: FlowConfig = FlowConfig()
     eval: EvalConfig = EvalConfig()
 
 

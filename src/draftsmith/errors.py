@@ -32,7 +32,16 @@ class CheckpointError(DraftsmithError):
 
 
 class StageError(DraftsmithError):
-    """A stage of a running pipeline failed; carries stage, worker and item."""
+    """A stage of a running pipeline failed or hangs. The cause is chained; `stacks` is set where time ran out."""
+
+    def __init__(
+        self, message: str, *, stage: str = "", worker: int | None = None, item: int | None = None, stacks: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.stage = stage
+        self.worker = worker
+        self.item = item
+        self.stacks = stacks
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error: nothing is lost

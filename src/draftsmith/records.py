@@ -42,13 +42,24 @@ class TokenizedSample:
 
 @dataclass(frozen=True)
 class BatchSpec:
-    """One planned batch: which samples, padded to what, at which place in the epoch."""
+    """One planned batch: which samples, padded to what, at which place in an epoch of `num_batches`."""
 
     seq: int
     epoch: int
     bucket: int
     samples: tuple[int, ...]
     padded_length: int
+    num_batches: int = 1
+
+    @property
+    def epochs(self) -> float:
+        """Place in training, in passes over the data."""
+        return self.epoch + self.seq / self.num_batches
+
+    @property
+    def num_slots(self) -> int:
+        """Tokens that the target computes, padding included."""
+        return len(self.samples) * self.padded_length
 
 
 @dataclass(frozen=True)
@@ -64,9 +75,14 @@ class Batch:
     loss_mask: torch.Tensor
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on another device."""
+        """The same batch on another device. From pinned memory the copy is queued, not waited for."""
         tensors = (self.input_ids, self.attention_mask, self.loss_mask)
-        return Batch(self.spec, *(tensor.to(device) for tensor in tensors))
+        return Batch(self.spec, *(tensor.to(device, non_blocking=tensor.is_pinned()) for tensor in tensors))
+
+    def pinned(self) -> Batch:
+        """The same batch in memory that a GPU can read while the processor goes on."""
+        tensors = (self.input_ids, self.attention_mask, self.loss_mask)
+        return Batch(self.spec, *(tensor.pin_memory() for tensor in tensors))
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
-import os
 import shutil
 import tempfile
 import time
@@ -24,9 +24,10 @@ from draftsmith import data, evaluation
 from draftsmith.config import BatchingConfig, RunConfig, TargetConfig, TrainConfig
 from draftsmith.data import TokenStore
 from draftsmith.drafter import Drafter, make_shape, mask_builder
-from draftsmith.errors import CheckpointError, ConfigError, DataError, Interrupted
+from draftsmith.errors import CheckpointError, ConfigError, DataError, Interrupted, StageError
 from draftsmith.export import export_drafter, model_card, read_drafter
 from draftsmith.files import atomic_write, short_hash
+from draftsmith.flow import FlowStats, slowest
 from draftsmith.keyed import keyed_generator
 from draftsmith.observe import Journal, Progress, StopRequest, describe_environment, peak_memory_bytes
 from draftsmith.plan import (
@@ -39,7 +40,8 @@ from draftsmith.plan import (
     read_lengths,
     write_plot,
 )
-from draftsmith.records import BatchSpec, Conversation, FeatureBatch
+from draftsmith.records import BatchSpec, Conversation
+from draftsmith.streams import Topology, feature_stream, num_cores, topology
 from draftsmith.target import (
     FeatureCache,
     Target,
@@ -53,6 +55,7 @@ from draftsmith.target import (
     resolve_mask_token_id,
 )
 from draftsmith.training import StepMetrics, TrainState, load_checkpoint, params_sha256, save_checkpoint, train_step
+from draftsmith.tuning import probe_devices, some_batches
 
 # Bars and notes of the library would tear our one line of progress.
 transformers_logging.disable_progress_bar()
@@ -62,6 +65,7 @@ PACKAGED = Path(__file__).parent / "demo"
 SHIPPED_CONVERSATIONS = {name: PACKAGED / f"{name}.jsonl.gz" for name in ("demo", "tiny")}
 DEMO_CONFIG = PACKAGED / "demo.toml"
 ORDER_POLICIES = tuple(POLICIES)
+FLOW_EVERY = 10  # steps between two reports on the flow in metrics.jsonl
 TemplateArguments = dict[str, bool | int | str]
 # What `evaluate` adds to summary.json; measured again, nothing of an earlier measurement stays beside it.
 MEASURED = {field.name for field in dataclasses.fields(evaluation.Speed)} | {
@@ -144,7 +148,8 @@ def train(config: RunConfig, *, name: str) -> dict[str, Any]:
     with _discarded_on_failure(run):
         with Progress(f"loading {config.target.model} and its conversations"):
             tokenizer = load_tokenizer(config.target)
-            target = load_target(config.target, device=resolve_device(config.device))
+            where = _where(config)
+            target = load_target(config.target, device=where.drafter_device)
             store = _open_store(config, tokenizer, run)
         _say_what_was_rejected(store)
         drafter = _new_drafter(config, target, tokenizer, store)
@@ -166,11 +171,14 @@ def train(config: RunConfig, *, name: str) -> dict[str, Any]:
             rows=store.accounting.to_json(),
         )
         with StopRequest() as stop:
-            start = time.monotonic()
+            start, flow = time.monotonic(), {}
             try:
-                _learn(state, config, store, target, cache, journal, stop)
+                flow = _learn(state, config, store, target, cache, where, journal, stop)
+            except StageError as error:
+                journal.event("failed", stage=error.stage, worker=error.worker, item=error.item, error=str(error))
+                raise
             finally:  # whatever ended it, what was trained is kept
-                summary = _keep(state, config, run, time.monotonic() - start)
+                summary = _keep(state, config, run, time.monotonic() - start, flow)
         if stop.received is not None:
             journal.event("interrupted", signal=stop.received, step=state.step)
             raise Interrupted(stop.received, f"what was trained is in {run}")
@@ -239,10 +247,29 @@ def dry_run(config: RunConfig) -> str:
     return f"{_as_toml(config)}\n{report.text}"
 
 
+def tune(config: RunConfig, *, num_batches: int) -> str:
+    """Measure target and drafter on the configured devices and predict what every placement of them would give."""
+    _set_up_torch(config)
+    where = _where(config)
+    tokenizer = load_tokenizer(config.target)
+    with tempfile.TemporaryDirectory() as directory, Progress(f"measuring {config.target.model}"):
+        store = _open_store(config, tokenizer, Path(directory))
+        specs = some_batches(list(_specs(_plan(config, store, epoch=0), store)), num_batches)
+        return probe_devices(config, where, store, specs, lambda target: _new_drafter(config, target, tokenizer, store))
+
+
 def _set_up_torch(config: RunConfig) -> None:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(config.num_threads or cores)
+    torch.set_num_threads(config.num_threads or num_cores())
     torch.use_deterministic_algorithms(config.deterministic)
+
+
+def _where(config: RunConfig) -> Topology:
+    """Devices and threads of training, each device checked before anything is loaded."""
+    device = resolve_device(config.device)
+    for name in config.flow.target_devices:
+        resolve_device(name, setting="flow.target_devices")
+    resolve_device(config.flow.drafter_device or device, setting="flow.drafter_device")
+    return topology(config, device=device, num_cores=num_cores())
 
 
 def _create_run(config: RunConfig, name: str) -> Path:
@@ -390,7 +417,9 @@ def _specs(plan: EpochPlan, store: TokenStore) -> Iterator[BatchSpec]:
     """Planned batches with the store's own sample numbers."""
     for planned in plan:
         samples = tuple(store.train_indices[planned.samples].tolist())
-        yield BatchSpec(planned.seq, planned.epoch, planned.bucket, samples, planned.padded_length)
+        yield BatchSpec(
+            planned.seq, planned.epoch, planned.bucket, samples, planned.padded_length, num_batches=plan.num_batches
+        )
 
 
 def _features_on_disk(config: RunConfig, store: TokenStore, target: Target) -> FeatureCache:
@@ -426,28 +455,42 @@ def _learn(
     store: TokenStore,
     target: Target,
     cache: FeatureCache | None,
+    where: Topology,
     journal: Journal,
     stop: StopRequest,
-) -> None:
-    """Train until the budget is spent or a signal arrives."""
+) -> dict[str, Any]:
+    """Train until the budget is spent or a signal arrives; returns who was slow, for summary.json."""
     start = time.monotonic()
-    with Progress("training") as progress:
-        for epoch in itertools.count():
-            plan = _plan(config, store, epoch=epoch)
-            for spec in _specs(plan, store):
-                seconds = time.monotonic() - start
-                share = _progress(config.train, state.step, seconds, epoch + spec.seq / plan.num_batches)
-                if share >= 1 or stop.received is not None:
-                    return
-                batch = data.collate(store, spec).to(target.device)
-                hidden = (
-                    target.features(batch.input_ids)
-                    if cache is None
-                    else cache.batch(spec.samples, spec.padded_length).to(target.device)
-                )
-                metrics = train_step(state, FeatureBatch(batch, hidden), target, config, progress=share)
-                journal.metrics(epoch=epoch, seq=spec.seq, bucket=spec.bucket, **dataclasses.asdict(metrics))
-                progress.show(lambda m=metrics, s=seconds, done=share: _progress_line(m, s, done))  # type: ignore[misc]
+    specs = _planned(config, store)
+    on_stall = functools.partial(_journal_stall, journal)
+    with (
+        feature_stream(specs, config, store, target, cache, where=where, on_stall=on_stall) as stream,
+        Progress("training") as progress,
+    ):
+        for item in stream:
+            spec, seconds = item.batch.spec, time.monotonic() - start
+            share = _progress(config.train, state.step, seconds, spec.epochs)
+            if share >= 1 or stop.received is not None:
+                break
+            metrics = train_step(state, item, target, config, progress=share)
+            del item  # its memory is free before the next one is asked for
+            flow = {"flow": stream.summary()} if state.step % FLOW_EVERY == 0 else {}
+            journal.metrics(epoch=spec.epoch, seq=spec.seq, bucket=spec.bucket, **dataclasses.asdict(metrics), **flow)
+            progress.show(lambda m=metrics, s=seconds, done=share: _progress_line(m, s, done, stream.stats()))  # type: ignore[misc]
+        return stream.summary()
+
+
+def _planned(config: RunConfig, store: TokenStore) -> Iterator[BatchSpec]:
+    """Batches of epoch after epoch, no more than the budget asks for."""
+    epochs = itertools.count() if config.train.epochs is None else range(config.train.epochs)
+    specs = (spec for epoch in epochs for spec in _specs(_plan(config, store, epoch=epoch), store))
+    return itertools.islice(specs, config.train.max_steps)
+
+
+def _journal_stall(journal: Journal, error: StageError) -> None:
+    journal.event(
+        "stall", stage=error.stage, worker=error.worker, item=error.item, error=str(error), stacks=error.stacks
+    )
 
 
 def _progress(budget: TrainConfig, step: int, seconds: float, epochs: float) -> float:
@@ -460,15 +503,17 @@ def _progress(budget: TrainConfig, step: int, seconds: float, epochs: float) -> 
     return epochs / budget.epochs
 
 
-def _progress_line(metrics: StepMetrics, seconds: float, share: float) -> str:
+def _progress_line(metrics: StepMetrics, seconds: float, share: float, stats: FlowStats) -> str:
     left = seconds / share - seconds if share > 0 else 0.0
     return (
         f"{share:4.0%}  step {metrics.step:,}  loss {metrics.loss:.3f}  "
-        f"accepted in training {metrics.acceptance:.2f}  {left:.0f} s left"
+        f"accepted in training {metrics.acceptance:.2f}  {left:.0f} s left  slowest: {slowest(stats)}"
     )
 
 
-def _keep(state: TrainState, config: RunConfig, run: Path, train_seconds: float) -> dict[str, Any]:
+def _keep(
+    state: TrainState, config: RunConfig, run: Path, train_seconds: float, flow: dict[str, Any]
+) -> dict[str, Any]:
     """Save and export what was trained, and write the first half of summary.json."""
     summary = {
         "target": config.target.model,
@@ -480,6 +525,7 @@ def _keep(state: TrainState, config: RunConfig, run: Path, train_seconds: float)
         "num_skipped_steps": state.num_skipped,
         "params_sha256": params_sha256(state.drafter),
         "drafter": str(run / "drafter"),
+        "flow": flow,
     }
     save_checkpoint(run, state.drafter, {"step": state.step, **summary})
     export_drafter(state.drafter, run / "drafter", card=model_card(state.drafter.shape, summary))

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 PACKAGES = ("torch", "transformers", "numpy", "safetensors", "tokenizers", "pydantic")
 
 
@@ -41,3 +42,16 @@ def _processor() -> str:
     facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     fast = [flag for flag in ("avx512_bf16", "amx_bf16") if flag in facts.get("flags", "").split()]
     return " ".join([facts.get("model name", platform.processor()), *fast])
+
+
+def memory_limit_bytes() -> int:
+    """What this process may use: the limit of its control group, or the memory of the machine if that is less."""
+    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in CGROUP_LIMITS:
+        try:
+            text = path.read_text(encoding="utf-8").strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            limit = min(limit, int(text))
+    return limit

@@ -9,14 +9,20 @@ from draftsmith.target.feature_cache import FeatureCache, capture, open_cache
 from draftsmith.target.generate import generate, prefill
 from draftsmith.target.mask_token import resolve_mask_token_id
 from draftsmith.target.model import Target, default_layer_ids, load_target, load_tokenizer, resolve_device
+from draftsmith.target.worker import CacheReader, FeatureWorker, Handed, attempts_at, feature_bytes, samples_of
 
 __all__ = [
+    "CacheReader",
     "FeatureCache",
+    "FeatureWorker",
+    "Handed",
     "PositionCache",
     "Target",
+    "attempts_at",
     "cache_root",
     "capture",
     "default_layer_ids",
+    "feature_bytes",
     "generate",
     "load_target",
     "load_tokenizer",
@@ -24,4 +30,5 @@ __all__ = [
     "prefill",
     "resolve_device",
     "resolve_mask_token_id",
+    "samples_of",
 ]

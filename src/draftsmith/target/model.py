@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -47,8 +48,9 @@ class Target:
         self._eager = text_config._attn_implementation == "eager"
         self._sink: torch.Tensor | None = None
         self._stop_after_last_tap = False
-        for place, layer_id in enumerate(self.layer_ids):
-            layers[layer_id].register_forward_hook(self._tap(place))
+        self._taps = [
+            layers[layer_id].register_forward_hook(self._tap(place)) for place, layer_id in enumerate(self.layer_ids)
+        ]
 
     @property
     def feature_size(self) -> int:
@@ -125,6 +127,15 @@ class Target:
             )
         return output.logits, sink
 
+    def twin(self) -> Target:
+        """The same weights behind modules and taps of its own, so that another thread may use it meanwhile."""
+        shared = {id(tensor): tensor for tensor in [*self.model.parameters(), *self.model.buffers()]}
+        model = copy.deepcopy(self.model, shared)
+        layers = _decoder_layers(model.get_decoder(), self.num_layers)
+        for layer_id, tap in zip(self.layer_ids, self._taps, strict=True):
+            layers[layer_id]._forward_hooks.pop(tap.id)
+        return Target(model, layer_ids=self.layer_ids, num_taps=len(self.layer_ids), name=self.name)
+
     def _mask(self, positions_BQ: torch.Tensor, length: int) -> Any:
         masks = {kind: visible(positions_BQ, length, window) for kind, window in self._windows.items()}
         if self._eager:  # adds its mask to the scores, where SDPA takes booleans
@@ -190,15 +201,16 @@ def load_tokenizer(config: TargetConfig) -> Any:
     return tokenizer
 
 
-def resolve_device(name: str) -> str:
-    """A device that works here; auto is a GPU if there is one. Raises ConfigError for one that does not."""
-    if name == "auto":
+def resolve_device(name: str, *, setting: str = "device") -> str:
+    """A device that works here; `device` may be auto: a GPU if there is one. Raises ConfigError naming the setting."""
+    if (name, setting) == ("auto", "device"):
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ConfigError(f"device is {name!r}, which cannot be used here ({reason}); set device=auto") from None
+        way_out = "set device=auto" if setting == "device" else "list devices that are here, such as cpu"
+        raise ConfigError(f"{setting} is {name!r}, which cannot be used here ({reason}); {way_out}") from None
     return name
 
 

@@ -1,0 +1,10 @@
+"""Concurrency: stages that run at different speeds, ordered, bounded in memory, and honest about who is slow.
+
+Knows nothing about models and needs the standard library only. The contract is in docs/design/flow.md.
+"""
+
+from draftsmith.flow.accounts import FlowStats, StageStats
+from draftsmith.flow.pipeline import Output, Pipeline, once
+from draftsmith.flow.verdict import Verdict, shares, slowest, verdict
+
+__all__ = ["FlowStats", "Output", "Pipeline", "StageStats", "Verdict", "once", "shares", "slowest", "verdict"]

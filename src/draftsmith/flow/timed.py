@@ -1,0 +1,135 @@
+"""The machine with its accounts: every operation is told the time. Pure: the clock is the caller's.
+
+The shell of threads and the simulations of the tests drive this same class, one with real time, the others with theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from draftsmith.flow.accounts import Account, FlowStats, stage_stats
+from draftsmith.flow.channel import Work
+from draftsmith.flow.machine import Machine, Need
+
+
+class TimedMachine:
+    """Tells who can go on after each operation, and where everybody's time went."""
+
+    def __init__(self, machine: Machine, *, names: Sequence[str], advice: Sequence[str], unit: str = "items") -> None:
+        self.machine = machine
+        self.names = names
+        self.accounts = [Account(len(channel.alive)) for channel in machine.channels] + [Account(1)]
+        self.last_event = 0.0
+        self._advice = advice
+        self._unit = unit
+        self._units: dict[int, int] = {}
+        self._started = 0.0
+        self._credit_s = 0.0
+        self._wants_since: float | None = None
+
+    def open(self, now: float) -> None:
+        """Everybody is there, and free."""
+        self._started = self.last_event = now
+        for account in self.accounts:
+            account.open(now)
+
+    def take(self, stage: int, worker: int, now: float) -> Work:
+        """A free worker starts on what `need` promised."""
+        self._begin(stage, now)
+        return self.machine.take(stage, worker)
+
+    def deliver(self, now: float) -> Any:
+        """The consumer starts on the next item."""
+        self._begin(self.machine.consumer, now)
+        return self.machine.deliver()
+
+    def finish(self, stage: int, work: Work, result: Any, now: float) -> None:
+        """A worker is free again and leaves a result."""
+        self._end(stage, now)
+        if self.machine.finish(stage, work, result):
+            self._count(stage, work.seq)
+
+    def fail(self, stage: int, work: Work, error: BaseException, now: float, *, attempts: int) -> bool:
+        """A worker is free again and leaves an error; true if its item gets another attempt."""
+        self._end(stage, now)
+        return self.machine.fail(stage, work, error, attempts=attempts)
+
+    def consumed(self, now: float) -> None:
+        """The consumer is done with its item and asks for the next one."""
+        self._end(self.machine.consumer, now)
+        self._count(self.machine.consumer, self.machine.channels[-1].taken - 1)
+        self.machine.take_back()
+
+    def want(self, parts: Sequence[int], now: float) -> None:
+        """The source has made an item and waits until it may enter."""
+        self._end(0, now)
+        self._wants_since = now
+        self.machine.want(parts)
+
+    def admit(self, work: Work, item: Any, units: int, now: float) -> None:
+        self._stop_wanting(now)
+        if units:
+            self._units[work.seq] = units
+        self.last_event = now
+        self.machine.admit(work, item)
+        self._count(0, work.seq)
+
+    def close(self, work: Work, now: float) -> None:
+        """The source has nothing more, or nobody wants what it has."""
+        if self._wants_since is None:
+            self._end(0, now)
+        self._stop_wanting(now)
+        self.machine.close(work)
+
+    def retire(self, stage: int, now: float) -> None:
+        """A worker that was fenced ends; its time does not count any longer."""
+        self.accounts[stage].switch(now, waiting=-1)
+
+    def wake(self, now: float) -> Iterator[tuple[int, Need]]:
+        """Stages with free workers that can go on (NOTHING: one of them) or go home (OVER: all of them)."""
+        for stage, account in enumerate(self.accounts):
+            if not account.num_waiting:
+                continue
+            need = self.machine.need(stage)
+            if need is Need.NOTHING or need is Need.OVER:
+                yield stage, need
+                if need is Need.OVER and account.waits_for(Need.ROOM):
+                    account.switch(now, reason=Need.INPUT)
+            elif not account.waits_for(need):
+                account.switch(now, reason=need)
+
+    def stats(self, now: float) -> FlowStats:
+        credit, wall_s = self.machine.credit, now - self._started
+        wanting = 0.0 if self._wants_since is None else now - self._wants_since
+        stages = tuple(
+            stage_stats(self.machine, stage, account, now, name=name, advice=advice)
+            for stage, (account, name, advice) in enumerate(zip(self.accounts, self.names, self._advice, strict=True))
+        )
+        return FlowStats(
+            stages=stages,
+            wall_s=wall_s,
+            credited_bytes=credit.used,
+            peak_bytes=credit.peak,
+            budget_bytes=credit.budget_bytes,
+            waits_for_credit=(self._credit_s + wanting) / wall_s if wall_s > 0 else 0.0,
+            unit=self._unit,
+        )
+
+    def _begin(self, stage: int, now: float) -> None:
+        self.last_event = now
+        self.accounts[stage].switch(now, waiting=-1, busy=1)
+
+    def _end(self, stage: int, now: float) -> None:
+        self.last_event = now
+        self.accounts[stage].switch(now, waiting=1, busy=-1)
+
+    def _count(self, stage: int, seq: int) -> None:
+        if self._units:
+            found = self._units.pop(seq, 0) if stage == self.machine.consumer else self._units.get(seq, 0)
+            self.accounts[stage].num_units += found
+
+    def _stop_wanting(self, now: float) -> None:
+        if self._wants_since is not None:
+            self._credit_s += now - self._wants_since
+            self._wants_since = None

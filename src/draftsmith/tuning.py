@@ -1,0 +1,114 @@
+"""A short probe of the configured devices: seconds and bytes per token of target and drafter, and what follows."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import torch
+
+from draftsmith import data
+from draftsmith.config import RunConfig
+from draftsmith.data import TokenStore
+from draftsmith.drafter import Drafter
+from draftsmith.flow.predict import DeviceProbe, Placement, placements, recommendation
+from draftsmith.observe import memory_limit_bytes
+from draftsmith.records import Batch, BatchSpec, FeatureBatch
+from draftsmith.streams import Topology
+from draftsmith.target import Target, feature_bytes, load_target
+from draftsmith.training import TrainState, train_step
+
+T = TypeVar("T")
+BYTES_PER_MASTER = 4 * 4  # fp32 master, gradient, two moments
+
+
+def probe_devices(
+    config: RunConfig,
+    where: Topology,
+    store: TokenStore,
+    specs: Sequence[BatchSpec],
+    new_drafter: Callable[[Target], Drafter],
+) -> str:
+    """Measure on these batches and report: a row per device, a row per placement, one recommendation."""
+    devices = list(dict.fromkeys([*where.target_devices, where.drafter_device]))
+    probes = [_probe(config, device, store, specs, new_drafter) for device in devices]
+    target = load_target(config.target)
+    largest = max(feature_bytes(spec, target) for spec in specs)
+    slots = sum(spec.num_slots for spec in specs)
+    per_token = sum(feature_bytes(spec, target) for spec in specs) / slots
+    entries = [*where.target_devices, where.drafter_device] if where.name == "split" else list(where.target_devices)
+    ordered = placements(probes, entries, batch_bytes=largest)
+    lines = [f"measured on {len(specs)} batches, {slots:,} tokens; hidden states take {per_token:,.0f} bytes a token"]
+    lines += [
+        f"  {probe.device}: target {1e6 * probe.target_s_per_token:,.1f} us/token, "
+        f"drafter {1e6 * probe.drafter_s_per_token:,.1f} us/token"
+        for probe in probes
+    ]
+    return "\n".join([*lines, "", *map(_row, ordered), "", f"recommended: {recommendation(ordered)}"])
+
+
+def _row(place: Placement) -> str:
+    needs = ", ".join(f"{device} {num_bytes / 2**30:.2f} GiB" for device, num_bytes in place.needed_bytes.items())
+    where = f"{place.name}: target on {', '.join(place.target_devices)}; drafter on {place.drafter_device}"
+    return f"{where}: {place.tokens_per_s:,.0f} tokens/s, {'fits' if place.fits else 'DOES NOT FIT'} ({needs})"
+
+
+def _probe(
+    config: RunConfig,
+    device: str,
+    store: TokenStore,
+    specs: Sequence[BatchSpec],
+    new_drafter: Callable[[Target], Drafter],
+) -> DeviceProbe:
+    target = load_target(config.target, device=device)
+    drafter = new_drafter(target)
+    state = TrainState.create(drafter, config, store.tokens_seen("train"))
+    batches = [data.collate(store, spec).to(target.device) for spec in specs]
+    hidden = target.features(batches[0].input_ids)  # the first call pays for things that later ones have
+    train_step(state, FeatureBatch(batches[0], hidden), target, config, progress=0.5)
+    target_s, drafter_s = 0.0, 0.0
+    for batch in batches:
+        seconds, hidden = _timed(target.device, partial(target.features, batch.input_ids))
+        target_s += seconds
+        step = partial(train_step, state, FeatureBatch(batch, hidden), target, config, progress=0.5)
+        drafter_s += _timed(target.device, step)[0]
+    return _device_probe(device, target, drafter, batches, target_s, drafter_s)
+
+
+def _device_probe(
+    device: str, target: Target, drafter: Drafter, batches: Sequence[Batch], target_s: float, drafter_s: float
+) -> DeviceProbe:
+    slots = sum(batch.spec.num_slots for batch in batches)
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in target.model.parameters())
+    ends = {id(t): t.numel() * t.element_size() for t in (target.embedding.weight, target.head.weight)}
+    masters = BYTES_PER_MASTER * sum(parameter.numel() for parameter in drafter.parameters())
+    largest = max(feature_bytes(batch.spec, target) for batch in batches)
+    on_gpu = target.device.type == "cuda"
+    peak = torch.cuda.max_memory_allocated(target.device) if on_gpu else weights + masters + 4 * largest
+    return DeviceProbe(
+        device=device,
+        target_s_per_token=target_s / slots,
+        drafter_s_per_token=drafter_s / slots,
+        target_bytes=weights + largest,
+        drafter_bytes=max(masters + sum(ends.values()), peak - weights),
+        memory_bytes=torch.cuda.get_device_properties(target.device).total_memory if on_gpu else memory_limit_bytes(),
+    )
+
+
+def _timed(device: torch.device, call: Callable[[], T]) -> tuple[float, T]:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    result = call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start, result
+
+
+def some_batches(specs: Sequence[BatchSpec], num: int) -> list[BatchSpec]:
+    """Batches from all over a plan, so that short and long ones are there as they are in training."""
+    step = max(1, len(specs) // num)
+    return list(itertools.islice(itertools.islice(specs, 0, None, step), num))
