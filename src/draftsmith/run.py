@@ -54,7 +54,15 @@ from draftsmith.target import (
     resolve_device,
     resolve_mask_token_id,
 )
-from draftsmith.training import StepMetrics, TrainState, load_checkpoint, params_sha256, save_checkpoint, train_step
+from draftsmith.training import (
+    StepMetrics,
+    TrainState,
+    finish_step,
+    load_checkpoint,
+    params_sha256,
+    save_checkpoint,
+    train_step,
+)
 from draftsmith.tuning import probe_devices, some_batches
 
 # Bars and notes of the library would tear our one line of progress.
@@ -178,7 +186,8 @@ def train(config: RunConfig, *, name: str) -> dict[str, Any]:
                 journal.event("failed", stage=error.stage, worker=error.worker, item=error.item, error=str(error))
                 raise
             finally:  # whatever ended it, what was trained is kept
-                summary = _keep(state, config, run, time.monotonic() - start, flow)
+                with stop.shielded():
+                    summary = _keep(state, config, run, time.monotonic() - start, flow)
         if stop.received is not None:
             journal.event("interrupted", signal=stop.received, step=state.step)
             raise Interrupted(stop.received, f"what was trained is in {run}")
@@ -477,6 +486,7 @@ def _learn(
             flow = {"flow": stream.summary()} if state.step % FLOW_EVERY == 0 else {}
             journal.metrics(epoch=spec.epoch, seq=spec.seq, bucket=spec.bucket, **dataclasses.asdict(metrics), **flow)
             progress.show(lambda m=metrics, s=seconds, done=share: _progress_line(m, s, done, stream.stats()))  # type: ignore[misc]
+        finish_step(state, config)
         return stream.summary()
 
 
@@ -484,7 +494,8 @@ def _planned(config: RunConfig, store: TokenStore) -> Iterator[BatchSpec]:
     """Batches of epoch after epoch, no more than the budget asks for."""
     epochs = itertools.count() if config.train.epochs is None else range(config.train.epochs)
     specs = (spec for epoch in epochs for spec in _specs(_plan(config, store, epoch=epoch), store))
-    return itertools.islice(specs, config.train.max_steps)
+    max_steps = config.train.max_steps
+    return itertools.islice(specs, None if max_steps is None else max_steps * config.train.grad_accum)
 
 
 def _journal_stall(journal: Journal, error: StageError) -> None:

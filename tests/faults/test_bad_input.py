@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import errno
 import importlib
+import json
 import os
 import shutil
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 from draftsmith.drafter import Drafter
 from draftsmith.export import export_drafter
 from draftsmith.target import Target
+from draftsmith.training import save_checkpoint
 from helpers import CONFIGS, Finished, chat_row, draftsmith, new_drafter, write_jsonl
 
 TINY = CONFIGS / "tiny-cpu.toml"
@@ -258,3 +261,80 @@ def test_a_command_that_cannot_be_read_ends_with_exit_code_2(arguments: list[str
     done = draftsmith(*arguments)
     assert done.code == 2
     assert "Traceback" not in done.err
+
+
+def test_a_store_of_another_tokenizer_is_refused_although_the_sizes_agree(
+    finished_run: Path, settings_of_run: list[str], tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(finished_run / "store", store)
+    meta = json.loads((store / "meta.json").read_text(encoding="utf-8"))
+    meta["made_from"]["tokenizer_sha256"] = "0" * 64
+    (store / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    settings = [s for s in settings_of_run if not s.startswith("data.conversations")]
+    config = tmp_path / "store.toml"
+    lines = TINY.read_text(encoding="utf-8").splitlines()
+    text = "\n".join(line for line in lines if not line.startswith(("conversations", "truncated")))
+    config.write_text(text.replace("[data]", f"[data]\nstore = '{store}'"), encoding="utf-8")
+    done = draftsmith("train", config, *settings, f"run.dir={tmp_path / 'run'}")
+    refused(done, "made with another tokenizer (000000000000)", "prepare it again with this target")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", [["train"], ["train", "--dry-run"]])
+def test_batches_that_cut_every_answer_off_are_refused(
+    command: list[str], settings_of_run: list[str], tmp_path: Path
+) -> None:
+    done = draftsmith(*command, TINY, *settings_of_run, "batching.max_tokens=20", f"run.dir={tmp_path / 'run'}")
+    refused(done, "batching.max_tokens is 20", "before any answer begins")
+
+
+def test_a_directory_with_somebody_elses_files_is_left_alone(settings_of_run: list[str], tmp_path: Path) -> None:
+    precious = tmp_path / "run" / "environment.json"
+    precious.parent.mkdir()
+    precious.write_text("precious", encoding="utf-8")
+    done = draftsmith("train", TINY, *settings_of_run, f"run.dir={tmp_path / 'run'}")
+    refused(done, "is not an empty directory")
+    assert precious.read_text(encoding="utf-8") == "precious"
+
+
+def test_eval_refuses_settings_that_describe_another_run(finished_run: Path) -> None:
+    refused(draftsmith("eval", finished_run, "target.model=other"), "only eval.* can be set")
+
+
+@pytest.mark.parametrize("argument", ["tokenize=false", "tools=1", "day=1979-05-27"])
+def test_template_arguments_that_are_not_the_templates_are_refused(argument: str, tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "asked.jsonl", [chat_row("Say bread.", "bread", "r")])
+    options = ["--target", "tiny-random", "--template", argument]
+    refused(draftsmith("prepare", source, tmp_path / "store", *options), "--template", "cannot be given")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [{"role": "user", "content": "\ud800"}, {"role": "assistant", "content": "a"}]},
+        {"conversations": [{"from": ["human"], "value": "a"}, {"from": "gpt", "value": "b"}]},
+    ],
+)
+def test_one_odd_row_is_counted_and_does_not_end_the_rest(row: dict[str, Any], tmp_path: Path) -> None:
+    rows = [chat_row("Say bread.", "bread", "r"), row]
+    source = tmp_path / "odd.jsonl"
+    source.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
+    done = draftsmith("prepare", source, tmp_path / "store", "--target", "tiny-random")
+    assert done.code == 0, done.err
+    assert "rejected: 1 x not a conversation (first: line 2" in done.out
+
+
+def test_a_second_signal_while_saving_does_not_lose_what_was_trained(
+    settings_of_run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def impatient(run: Path, drafter: Drafter, state: dict[str, Any]) -> Path:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        return save_checkpoint(run, drafter, state)
+
+    monkeypatch.setattr("draftsmith.run.save_checkpoint", impatient)
+    done = draftsmith("train", TINY, *settings_of_run, f"run.dir={tmp_path / 'run'}")
+    assert done.code == 130, done.err
+    assert "what was trained is in" in done.err
+    assert (tmp_path / "run" / "drafter" / "model.safetensors").stat().st_mode & 0o777 == 0o644

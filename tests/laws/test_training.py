@@ -13,7 +13,7 @@ from draftsmith.config import RunConfig
 from draftsmith.drafter import Drafter
 from draftsmith.records import FeatureBatch
 from draftsmith.target import Target
-from draftsmith.training import TrainState, lr_factor, make_optimizers, params_sha256, train_step
+from draftsmith.training import TrainState, finish_step, lr_factor, make_optimizers, params_sha256, train_step
 from helpers import feature_batch, new_drafter, random_text, tiny_config
 from tolerances import ACCUMULATED
 
@@ -165,3 +165,17 @@ def test_accumulated_batches_give_the_step_of_one_batch_whatever_they_weigh(targ
         drafters.append(drafter)
     for whole, parts in zip(*(drafter.parameters() for drafter in drafters), strict=True):
         torch.testing.assert_close(whole, parts, **ACCUMULATED)
+
+
+def test_what_the_last_batches_leave_pending_is_applied(target: Target, item: FeatureBatch) -> None:
+    config = tiny_config("train.grad_accum=3")
+    drafter = new_drafter(target)
+    state = TrainState.create(drafter, config)
+    train_step(state, item, target, config, progress=0.5)
+    before = params_sha256(drafter)
+    finish_step(state, config)
+    assert params_sha256(drafter) != before
+    assert (state.step, state.num_pending) == (1, 0)
+    after = params_sha256(drafter)
+    finish_step(state, config)
+    assert (state.step, params_sha256(drafter)) == (1, after)

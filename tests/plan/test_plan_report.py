@@ -147,3 +147,13 @@ def test_a_png_needs_matplotlib_and_says_so(tmp_path: Path) -> None:
 def test_an_unknown_kind_of_picture_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"ends with '.gif'"):
         write_plot(plan_report(counts=[2, 3]), tmp_path / "plan.gif")
+
+
+@pytest.mark.parametrize(
+    ("counts", "policy"), [((8, 1000), "sequential"), ((1000, 8), "diversity-first"), ((100000, 5), "diversity-first")]
+)
+def test_a_rare_bucket_that_runs_out_early_is_not_called_fair(counts: tuple[int, ...], policy: str) -> None:
+    report = plan_report(counts=counts, policies=[policy])
+    assert report.policies[0].verdict.grade == "bad", report.policies[0].verdict.text
+    for fair in ("quota", "shuffle"):
+        assert plan_report(counts=counts, policies=[fair]).policies[0].verdict.grade != "bad"

@@ -4,13 +4,14 @@ from draftsmith.training.checkpoint import load_checkpoint, params_sha256, save_
 from draftsmith.training.head import TrainingHead, head_for_step
 from draftsmith.training.loss import block_loss
 from draftsmith.training.optimizer import lr_factor, make_optimizers
-from draftsmith.training.step import StepMetrics, TrainState, train_step
+from draftsmith.training.step import StepMetrics, TrainState, finish_step, train_step
 
 __all__ = [
     "StepMetrics",
     "TrainState",
     "TrainingHead",
     "block_loss",
+    "finish_step",
     "head_for_step",
     "load_checkpoint",
     "lr_factor",

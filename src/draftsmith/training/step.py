@@ -107,6 +107,13 @@ def train_step(
     return _metrics(state, parts, blocks.num_blocks, grad_norm, factor, int(batch.attention_mask.sum()), skipped)
 
 
+def finish_step(state: TrainState, config: RunConfig) -> None:
+    """Apply what the last batches of training left pending, fewer than `train.grad_accum` of them; else nothing."""
+    if state.num_pending:
+        _update(state, config.train.clip_norm, lr_factor(1.0, warmup=config.train.warmup, min_lr=config.train.min_lr))
+        state.step += 1
+
+
 def _update(state: TrainState, clip_norm: float, factor: float) -> tuple[float, bool]:
     for parameter in state.drafter.parameters():
         if parameter.grad is not None:
