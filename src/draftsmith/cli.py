@@ -5,16 +5,18 @@ Heavy imports happen inside commands, so that --help answers at once.
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from draftsmith.config import load_config, parse_batching, parse_target, parse_template
-from draftsmith.errors import DraftsmithError, Interrupted
+from draftsmith.errors import ConfigError, DraftsmithError, Interrupted
 
 app = typer.Typer(
     name="draftsmith",
@@ -191,6 +193,11 @@ def evaluate(
     """Measure the drafter of a run again: acceptance, equality with greedy decoding, speed."""
     from draftsmith import run
 
+    for override in overrides or []:
+        if not override.startswith(("eval.", "device=", "num_threads=")):
+            raise ConfigError(
+                f"eval measures a finished run; {override!r} would describe another, only eval.* can be set"
+            )
     _print_summary(run.evaluate(run_dir, load_config(run_dir / "config.toml", overrides)))
 
 
@@ -207,8 +214,11 @@ def export(
 
 def main() -> None:
     """Entry point: turns errors that people can act on into one line and exit code 2."""
+    signal.signal(signal.SIGTERM, _on_sigterm)
     try:
         app()
+    except KeyboardInterrupt:
+        _fail("stopped; nothing half-written is left behind", 130)
     except DraftsmithError as error:
         _fail(str(error), 2)
     except Interrupted as stop:
@@ -221,6 +231,11 @@ def main() -> None:
         raise
 
 
+def _on_sigterm(_number: int, _frame: object) -> None:
+    """Leave by an exception, so that whatever is half-written is cleaned up on the way out."""
+    raise Interrupted(signal.SIGTERM, "nothing half-written is left behind")
+
+
 def _fail(message: str, code: int) -> None:
     typer.echo(f"draftsmith: {message}", err=True)
     sys.exit(code)
@@ -230,7 +245,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
     """What a person wants to know at the end, in one table."""
     table = Table(title=f"Drafter for {summary['target']}", show_header=False)
     for name, text in _summary_rows(summary):
-        table.add_row(name, text)
+        table.add_row(name, escape(text))
     Console(highlight=False).print(table)
 
 

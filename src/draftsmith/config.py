@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from draftsmith.errors import ConfigError
 
+RESERVED_TEMPLATE_NAMES = {"tokenize", "return_dict", "add_generation_prompt", "tools", "messages", "conversation"}
+
 
 class Section(BaseModel):
     """A group of settings: frozen, and closed to unknown names."""
@@ -92,7 +94,7 @@ class DrafterConfig(Section):
     """Shape of the drafter and of its training blocks."""
 
     num_layers: int = Field(default=5, ge=1)
-    block_size: int = Field(default=16, ge=2, description="Slots of a block, the known token included.")
+    block_size: int = Field(default=16, ge=2, le=1024, description="Slots of a block, the known token included.")
     num_anchors: int = Field(default=512, ge=1, description="Blocks trained per sample and step, at most.")
     mask_token_id: int | None = Field(
         default=None, description="Id of the mask token; by default a reserved unused one."
@@ -118,10 +120,10 @@ class TrainConfig(Section):
     max_steps: int | None = Field(default=None, ge=1, description="Number of optimiser steps.")
     epochs: int | None = Field(default=None, ge=1, description="Passes over the data.")
     optimizer: Literal["adamw", "muon"] = "adamw"
-    lr: float = Field(default=6e-4, gt=0, description="Learning rate of AdamW.")
-    muon_lr: float = Field(default=0.02, gt=0, description="Learning rate of Muon, for matrices.")
-    muon_steps: int = Field(default=5, ge=1, description="Newton-Schulz steps of Muon.")
-    weight_decay: float = Field(default=0.0, ge=0)
+    lr: float = Field(default=6e-4, gt=0, le=10, description="Learning rate of AdamW.")
+    muon_lr: float = Field(default=0.02, gt=0, le=10, description="Learning rate of Muon, for matrices.")
+    muon_steps: int = Field(default=5, ge=1, le=20, description="Newton-Schulz steps of Muon.")
+    weight_decay: float = Field(default=0.0, ge=0, le=10)
     betas: tuple[float, float] = (0.9, 0.95)
     grad_accum: int = Field(default=1, ge=1, description="Batches whose gradients are added up for one step.")
     warmup: float = Field(default=0.04, ge=0, lt=1, description="Share of training spent warming up.")
@@ -143,6 +145,8 @@ class TrainConfig(Section):
     def _one_budget(self) -> TrainConfig:
         if sum(v is not None for v in (self.minutes, self.max_steps, self.epochs)) != 1:
             raise ValueError("give exactly one of train.minutes, train.max_steps and train.epochs")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"train.betas is {list(self.betas)}; both must be at least 0 and below 1")
         if self.loss == "dpace" and self.gamma is not None:
             raise ValueError("train.gamma decays the ce loss only; leave it out with train.loss=dpace")
         return self
@@ -197,7 +201,9 @@ class RunConfig(Section):
     seed: int = Field(default=0, ge=0)
     deterministic: bool = Field(default=False, description="Refuse nondeterministic kernels.")
     device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N; auto takes a GPU if there is one.")
-    num_threads: int | None = Field(default=None, ge=1, description="Intra-op threads on CPU; by default all cores.")
+    num_threads: int | None = Field(
+        default=None, ge=1, le=1024, description="Intra-op threads on CPU; by default all cores."
+    )
     run: RunSection = RunSection()
     target: TargetConfig
     data: DataConfig
@@ -246,6 +252,12 @@ def parse_template(overrides: list[str]) -> dict[str, bool | int | str]:
     settings: dict[str, Any] = {}
     for override in overrides:
         _apply_override(settings, override)
+    for name, value in settings.items():
+        if name in RESERVED_TEMPLATE_NAMES or not isinstance(value, bool | int | str):
+            raise ConfigError(
+                f"--template {name}={value!r} cannot be given; a chat template takes its own names, with values "
+                "that are true, false, whole numbers or text"
+            )
     return settings
 
 

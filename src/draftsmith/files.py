@@ -33,6 +33,8 @@ def atomic_directory(destination: Path, *, replace: bool = False) -> Iterator[Pa
         aside.chmod(0o755)  # mkdtemp makes it private; what we publish is not
         yield aside
         for path in aside.rglob("*"):
+            if path.is_file():
+                path.chmod(0o644)  # some writers make their files private
             _fsync(path)
         _fsync(aside)
         _move_into_place(aside, destination)

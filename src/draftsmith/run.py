@@ -67,6 +67,11 @@ DEMO_CONFIG = PACKAGED / "demo.toml"
 ORDER_POLICIES = tuple(POLICIES)
 FLOW_EVERY = 10  # steps between two reports on the flow in metrics.jsonl
 TemplateArguments = dict[str, bool | int | str]
+# What `evaluate` adds to summary.json; measured again, nothing of an earlier measurement stays beside it.
+MEASURED = {field.name for field in dataclasses.fields(evaluation.Speed)} | {
+    *("headline_set", "acceptance_length", "acceptance_by_slot", "lossless", "num_lossless", "num_lossless_checked"),
+    *("sets", "eval_dtype", "speedup", "speed_dtype"),
+}
 PromptSets = dict[str, list[list[int]]]
 
 
@@ -146,15 +151,25 @@ def train(config: RunConfig, *, name: str) -> dict[str, Any]:
             where = _where(config)
             target = load_target(config.target, device=where.drafter_device)
             store = _open_store(config, tokenizer, run)
+        _say_what_was_rejected(store)
         drafter = _new_drafter(config, target, tokenizer, store)
         mask_builder(config.drafter.attention, target.device)  # refuses now what would fail at the first step
         seen = np.union1d(store.tokens_seen("train"), list(tokenizer.added_tokens_decoder))
         state = TrainState.create(drafter, config, seen)
         prompts = _prompt_sets(config, run)
         first_plan = _plan(config, store, epoch=0)
+        _check_something_is_left(config, store, first_plan)
         cache = _features_on_disk(config, store, target) if config.target.cache == "disk" else None
     with Journal(run) as journal:
-        journal.event("start", plan_sha256=first_plan.sha256, store=store.fingerprint, target=target.fingerprint())
+        journal.event(
+            "start",
+            plan_sha256=first_plan.sha256,
+            store=store.fingerprint,
+            target=target.fingerprint(),
+            num_truncated=first_plan.num_truncated,
+            num_dropped=first_plan.num_dropped,
+            rows=store.accounting.to_json(),
+        )
         with StopRequest() as stop:
             start, flow = time.monotonic(), {}
             try:
@@ -182,7 +197,8 @@ def evaluate(run: Path, config: RunConfig, prompts: PromptSets | None = None) ->
     if config.eval.num_timed and prompts:
         measured |= _measure_speed(config, drafter, next(iter(prompts.values()))[: config.eval.num_timed])
     measured["peak_memory_bytes"] = peak_memory_bytes()
-    summary = {**_read_json(run / "summary.json"), **measured}
+    trained = {k: v for k, v in _read_json(run / "summary.json").items() if k not in MEASURED}
+    summary = {**trained, **measured}
     _write_json(run / "summary.json", summary)
     atomic_write(run / "drafter" / "README.md", model_card(drafter.shape, summary))
     return summary
@@ -222,8 +238,11 @@ def plan(
 def dry_run(config: RunConfig) -> str:
     """The settings as resolved and the audit of the first epoch's plan, without loading any weights."""
     with tempfile.TemporaryDirectory() as directory:
+        resolve_device(config.device)
         store = _open_store(config, load_tokenizer(config.target), Path(directory))
-        settings = _plan(config, store, epoch=0).settings
+        plan = _plan(config, store, epoch=0)
+        _check_something_is_left(config, store, plan)
+        settings = plan.settings
         report = plan_report(lengths=store.lengths[store.train_indices], settings=settings, seed=config.seed)
     return f"{_as_toml(config)}\n{report.text}"
 
@@ -255,9 +274,10 @@ def _where(config: RunConfig) -> Topology:
 
 def _create_run(config: RunConfig, name: str) -> Path:
     run = config.run.dir or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    if (run / "config.toml").exists():
-        raise CheckpointError(f"{run} already holds a run; choose another directory with run.dir=...")
     try:
+        if run.exists() and (not run.is_dir() or any(run.iterdir())):
+            what = "already holds a run" if (run / "config.toml").exists() else "is not an empty directory"
+            raise CheckpointError(f"{run} {what}; choose another directory with run.dir=...")
         run.mkdir(parents=True, exist_ok=True)
         atomic_write(run / "config.toml", _as_toml(config))
         _write_json(run / "environment.json", {**describe_environment(), "target": config.target.model})
@@ -269,15 +289,13 @@ def _create_run(config: RunConfig, name: str) -> Path:
 @contextmanager
 def _discarded_on_failure(run: Path) -> Iterator[None]:
     """Until training starts a run directory holds nothing worth keeping, and would be in the way of the next try."""
-    had_store = (run / "store").exists()
     try:
         yield
     except BaseException:
         for name in ("config.toml", "environment.json"):
             (run / name).unlink(missing_ok=True)
-        if not had_store:
-            shutil.rmtree(run / "store", ignore_errors=True)
-        with suppress(OSError):  # not empty: somebody else's files
+        shutil.rmtree(run / "store", ignore_errors=True)
+        with suppress(OSError):  # not empty: somebody else's files have come meanwhile
             run.rmdir()
         raise
 
@@ -306,6 +324,7 @@ def _open_store(config: RunConfig, tokenizer: Any, run: Path) -> TokenStore:
     """The store that the configuration names, or one made from its conversations inside the run directory."""
     if config.data.store is not None:
         store = TokenStore.open(config.data.store)
+        _check_same_tokenizer(config, store, tokenizer)
     else:
         name = str(config.data.conversations)
         store = data.prepare(
@@ -323,6 +342,39 @@ def _open_store(config: RunConfig, tokenizer: Any, run: Path) -> TokenStore:
     if config.eval.num_prompts and len(store.holdout_indices) == 0:
         raise DataError(f"{store.path} holds nothing out to measure on; raise data.holdout, or set eval.num_prompts=0")
     return store
+
+
+def _say_what_was_rejected(store: TokenStore) -> None:
+    rows = store.accounting
+    if rows.num_rejected:
+        with Progress(f"{rows.num_rejected:,} of {rows.num_read:,} rows cannot be used") as progress:
+            reasons = [f"{count:,} x {reason}" for reason, (count, _) in rows.rejected.items()]
+            progress.note("; ".join(reasons))
+
+
+def _check_same_tokenizer(config: RunConfig, store: TokenStore, tokenizer: Any) -> None:
+    """The ids of a store mean nothing to another tokenizer, and its masks nothing under another template."""
+    found = (
+        data.tokenizer_sha256(tokenizer),
+        data.template_sha256(tokenizer, store.meta["made_from"]["template_kwargs"]),
+    )
+    made = store.meta["made_from"]["tokenizer_sha256"], store.meta["made_from"]["template_sha256"]
+    for name, ours, theirs in zip(("tokenizer", "chat template"), made, found, strict=True):
+        if ours != theirs:
+            raise DataError(
+                f"{store.path} was made with another {name} ({ours[:12]}) than that of {config.target.model} "
+                f"({theirs[:12]}); prepare it again with this target"
+            )
+
+
+def _check_something_is_left(config: RunConfig, store: TokenStore, plan: EpochPlan) -> None:
+    """Rows that batches cut must keep something to learn: silently training on nothing looks like training."""
+    limit = plan.settings.row_limit
+    if plan.num_truncated and not store.has_anchors_within(limit):
+        raise DataError(
+            f"batching.max_tokens is {config.batching.max_tokens}, so rows are cut at {limit} tokens, before any "
+            "answer begins; raise it, or set batching.overlong=drop"
+        )
 
 
 def _new_drafter(config: RunConfig, target: Target, tokenizer: Any, store: TokenStore) -> Drafter:
@@ -507,7 +559,7 @@ def _measure_speed(config: RunConfig, drafter: Drafter, prompts: list[list[int]]
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); is {path.parent} a finished run?") from error
 
 

@@ -67,6 +67,8 @@ def read_conversations(path: Path, *, strict: bool = False) -> Iterator[tuple[in
             row: Conversation | Rejection = parse_row(text)
         except RowError as error:
             row = Rejection(line, error.reason, error.detail)
+        except (TypeError, ValueError, RecursionError) as error:  # JSON can hold what no chat ever holds
+            row = Rejection(line, "not a conversation", f"{type(error).__name__}: {error}")
         if strict and isinstance(row, Rejection):
             raise DataError(f"{path}, {row}; repair the row, or read without strict to count and skip it")
         yield line, row
@@ -88,6 +90,7 @@ def parse_row(text: bytes) -> Conversation:
     _check_turns(messages)
     tools = _tools(row.get("tools"))
     name = _row_id(row, messages, tools)
+    json.dumps([name, *messages, *tools], ensure_ascii=False).encode("utf-8")  # half of a surrogate pair is no text
     return Conversation(id=name, messages=messages, tools=tools, truncated=row.get("truncated") is True)
 
 

@@ -6,12 +6,13 @@ never by their place. At the end the file is rewritten in the order of the input
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from draftsmith.errors import DataError
 from draftsmith.files import atomic_write, short_hash
@@ -63,6 +64,7 @@ def regenerate(
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
         with partial_path.open("a", encoding="utf-8") as file:
+            _lock(file, destination)
             if file.tell() == 0:
                 file.write(json.dumps({"made_with": made_with}) + "\n")
             for start in range(0, len(todo), batch_size):
@@ -86,6 +88,14 @@ def regenerate(
         num_truncated=sum(row["truncated"] for row in rows),
         num_tokens=num_tokens,
     )
+
+
+def _lock(file: IO[str], destination: Path) -> None:
+    """Two processes would write the same answers twice."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise DataError(f"another process is writing {destination}; wait for it, or choose another file") from None
 
 
 def _check(conversations: Sequence[Conversation]) -> None:

@@ -149,6 +149,12 @@ class TokenStore:
         masks = (self._mask[start:stop] for start, stop in self._places(np.arange(len(self))))
         return np.array([np.count_nonzero(mask[:-1] & mask[1:]) for mask in masks], dtype=np.int64)
 
+    def has_anchors_within(self, limit: int) -> bool:
+        """Whether any training sample, cut at `limit` tokens, keeps a place to train a block."""
+        places = self._places(self.train_indices)
+        masks = (self._mask[start : min(stop, start + limit)] for start, stop in places)
+        return any(bool(np.any(mask[:-1] & mask[1:])) for mask in masks)
+
     def tokens_seen(self, split: Split) -> npt.NDArray[np.int64]:
         """Ids that are supervised somewhere in the split, ascending, each once."""
         indices = {"train": self.train_indices, "holdout": self.holdout_indices, "all": np.arange(len(self))}[split]

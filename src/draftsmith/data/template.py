@@ -70,14 +70,11 @@ class ChatTemplate:
 
     @property
     def template_sha256(self) -> str:
-        """Depends on the template's text and its arguments."""
-        known = [self.tokenizer.chat_template, self.template_kwargs, self.tokenizer.special_tokens_map]
-        return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()
+        return template_sha256(self.tokenizer, self.template_kwargs)
 
     @property
     def tokenizer_sha256(self) -> str:
-        """Depends on everything that decides which ids a text gets."""
-        return hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+        return tokenizer_sha256(self.tokenizer)
 
     def render(self, conversation: Conversation) -> list[Rendering]:
         """What the server saw at the conversation's assistant turns, see `turns`. Raises RowError."""
@@ -153,6 +150,17 @@ class ChatTemplate:
             return str(text)
 
         return render
+
+
+def template_sha256(tokenizer: PreTrainedTokenizerBase, template_kwargs: Mapping[str, Any]) -> str:
+    """Depends on the template's text and its arguments."""
+    known = [tokenizer.chat_template, dict(template_kwargs), tokenizer.special_tokens_map]
+    return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Depends on everything that decides which ids a text gets."""
+    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 
 def token_starts(offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

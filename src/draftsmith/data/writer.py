@@ -61,6 +61,7 @@ class StoreWriter:
         try:
             parent.mkdir(parents=True, exist_ok=True)
             self._aside = Path(tempfile.mkdtemp(prefix=f".{self.destination.name}.partial-", dir=parent))
+            self._aside.chmod(0o755)  # mkdtemp makes it private; what we publish is not
         except OSError as error:
             why = error.strerror or error
             raise DataError(f"{self.destination} cannot be written: {why}; choose another place") from error

@@ -35,6 +35,10 @@ class Progress:
         if self._status is not None:
             self._status.stop()
 
+    def note(self, text: str) -> None:
+        """Print a line that stays."""
+        self._console.print(f"{self._title}: {text}", markup=False)
+
     def show(self, text: str | Callable[[], str]) -> None:
         """Replace the line; outside a terminal, print at most one line every `seconds_between`."""
         if self._status is not None:

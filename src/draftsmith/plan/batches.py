@@ -31,6 +31,9 @@ class BatchTable:
     num_truncated: int
 
 
+MAX_LENGTH = 2**31 - 1
+
+
 def checked_lengths(lengths: object) -> IntArray:
     """Lengths as int64 [n]; raises PlanError when there are none, or one of them is not a positive whole number."""
     array = np.asarray(lengths)
@@ -40,6 +43,10 @@ def checked_lengths(lengths: object) -> IntArray:
         raise PlanError("there are no samples to plan: the store or the lengths file is empty")
     if array.dtype.kind not in "iu":
         raise PlanError(f"lengths are {array.dtype}; token counts must be whole numbers")
+    if array.max() > MAX_LENGTH:
+        raise PlanError(
+            f"sample {int(np.argmax(array))} has {array.max()} tokens; at most {MAX_LENGTH:,} can be planned"
+        )
     array = array.astype(np.int64)
     if array.min() < 1:
         where = int(np.argmin(array))

@@ -99,6 +99,11 @@ def read_lengths(path: Path) -> IntArray:
             numbers.append(int(line))
         except ValueError:
             raise PlanError(f"{path}, line {number}: {line.strip()[:40]!r} is not a whole number of tokens") from None
+    too_long = [line for line, number in enumerate(numbers, start=1) if abs(number) >= 2**63]
+    if too_long:
+        raise PlanError(
+            f"{path}: the number of tokens of sample {too_long[0]} is absurd; expected a token count a line"
+        )
     return np.array(numbers, dtype=np.int64)
 
 

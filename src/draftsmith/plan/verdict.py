@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from draftsmith.plan.audit import OrderAudit
 
-# A bucket that is spread at random ends within 8 spacings of the end with probability 1 - e**-8; what ends earlier
-# has run out. Runs and tails are long when they exceed the unavoidable ones many times over.
-_SPACINGS = 8
+# What a fair draw does with a probability below e**-8 is no luck. Runs are long when they exceed the unavoidable ones
+# many times over.
+_IMPROBABLE = -8.0
 _LONG_RUN, _LONG_TAIL, _TIMES_MINIMUM = 64, 16, 16
 
 
@@ -53,7 +54,7 @@ def _exhausted(audit: OrderAudit, counts: Sequence[int]) -> list[str]:
     early = [
         (audit.exhaustion[bucket], bucket)
         for bucket, count in enumerate(counts)
-        if count and total - audit.last[bucket] - 1 > max(2, _SPACINGS * total / count)
+        if count and _log_chance_of_gap(total - audit.last[bucket] - 1, count, total) < _IMPROBABLE
     ]
     if not early:
         return []
@@ -62,12 +63,18 @@ def _exhausted(audit: OrderAudit, counts: Sequence[int]) -> list[str]:
     return [f"bucket {bucket} is exhausted at {at:.1%} of the epoch{others}"]
 
 
+def _log_chance_of_gap(gap: int, count: int, total: int) -> float:
+    """Log of the chance that `count` batches placed at random all miss the last `gap` of `total` steps."""
+    return count * math.log1p(-gap / total) if 2 < gap < total else 0.0
+
+
 def _tail(audit: OrderAudit, counts: Sequence[int]) -> list[str]:
     if len([count for count in counts if count]) < 2:
         return []
-    if audit.tail <= max(_LONG_TAIL, _TIMES_MINIMUM * audit.min_longest_run):
-        return []
     bucket = max(range(len(counts)), key=lambda bucket: audit.last[bucket])
+    log_chance = audit.tail * math.log(counts[bucket] / sum(counts))
+    if audit.tail <= max(_LONG_TAIL, 2 * audit.min_longest_run) or log_chance > _IMPROBABLE:
+        return []
     return [f"the last {audit.tail:,} batches all come from bucket {bucket}"]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers
 from transformers import (
     AutoModelForCausalLM,
@@ -49,7 +50,7 @@ def materialise(name: str) -> Path:
         with atomic_directory(directory, replace=True) as aside:
             build(aside)
             write_manifest(aside, target=name, version=version)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise ModelError(f"built-in target {name} cannot be written to {directory}: {error}") from error
     return directory
 

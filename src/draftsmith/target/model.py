@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -178,7 +179,7 @@ def load_target(config: TargetConfig, *, dtype: str | None = None, device: str =
             trust_remote_code=config.trust_remote_code,
             # Not asked for: Transformers takes SDPA where a family has it, and eager attention where it has not.
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"target {config.model!r} cannot be loaded as a causal language model: {error}") from error
     return Target(model.to(device), layer_ids=config.layer_ids, num_taps=config.num_taps, name=config.model)
 

@@ -26,12 +26,19 @@ class Order:
 OrderPolicy = Callable[[Sequence[int], int], Order]
 
 
+MAX_BATCHES = 100_000_000  # an order is kept in memory, a byte a batch
+
+
 def checked_counts(counts: Sequence[int]) -> list[int]:
     """Batches per bucket as Python ints; zeros are allowed, as long as something is left to order."""
     checked = [int(count) for count in counts]
     negative = [count for count in checked if count < 0]
     if negative:
         raise PlanError(f"a bucket has {negative[0]} batches; counts cannot be negative")
+    if sum(checked) > MAX_BATCHES:
+        raise PlanError(
+            f"counts add up to {sum(checked):,} batches; an epoch of at most {MAX_BATCHES:,} can be planned"
+        )
     if sum(checked) == 0:
         raise PlanError(f"counts {checked} hold no batch at all; there is nothing to order")
     return checked
