@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import itertools
 import json
 import shutil
@@ -192,6 +193,7 @@ def train(config: RunConfig, *, name: str) -> dict[str, Any]:
             journal.event("interrupted", signal=stop.received, step=state.step)
             raise Interrupted(stop.received, f"what was trained is in {run}")
         del cache, target, state
+        gc.collect()  # parts of the pipeline refer to each other, and to hidden states whose room is needed now
         summary |= evaluate(run, config, prompts)
         journal.event("end", step=summary["train_steps"])
     return summary

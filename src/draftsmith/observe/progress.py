@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status
 
 
@@ -22,7 +23,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self._console.is_terminal:
-            self._status = self._console.status(f"{self._title} ...")
+            self._status = self._console.status(escape(f"{self._title} ..."), refresh_per_second=2)
             self._status.start()
         else:
             self._console.print(f"{self._title} ...", markup=False)
@@ -37,12 +38,12 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Print a line that stays."""
-        self._console.print(f"{self._title}: {text}", markup=False)
+        self._console.print(f"{self._title}: {text}", markup=False, soft_wrap=True)
 
     def show(self, text: str | Callable[[], str]) -> None:
         """Replace the line; outside a terminal, print at most one line every `seconds_between`."""
         if self._status is not None:
-            self._status.update(f"{self._title}: {text if isinstance(text, str) else text()}")
+            self._status.update(escape(f"{self._title}: {text if isinstance(text, str) else text()}"))
         elif time.monotonic() - self._last_line >= self._seconds_between:
             self._last_line = time.monotonic()
-            self._console.print(f"{self._title}: {text if isinstance(text, str) else text()}", markup=False)
+            self.note(text if isinstance(text, str) else text())
