@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 
@@ -21,6 +22,9 @@ from draftsmith.training import TrainState, train_step
 from helpers import CONFIGS, chat_row, draftsmith, feature_batch, new_drafter, tiny_config, write_jsonl
 
 torch.set_num_threads(1)
+# The same examples every time: what a change breaks is then what the change broke.
+hypothesis.settings.register_profile("reproducible", derandomize=True, database=None)
+hypothesis.settings.load_profile("reproducible")
 
 TINY = TargetConfig(model="tiny-random", dtype="float32")
 QUESTIONS = ("Continue: 3, 7, 11", "Say bread 3 times.", "Reverse: lemon table", "Spell cat.", "Name a colour, please")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zoo
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
@@ -269,6 +269,7 @@ TEMPLATES = {template: (zoo.byte_tokenizer(template), ChatTemplate(zoo.byte_toke
 @pytest.mark.parametrize("template", EXACT, ids=range(len(EXACT)))
 @settings(deadline=None, max_examples=40)
 @given(texts=st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=4))
+@example(texts=[("zqAnswerProbeqz", "fine"), ("again", "zqAnswerProbeqz"), ("zqAnswerProbeqzq", "good")])
 def test_supervised_spans_decode_to_the_answers_and_their_end_markers(
     template: str, texts: list[tuple[str, str]]
 ) -> None:

@@ -202,10 +202,13 @@ def _after_prompt(
     Rendering a probe in place of the text shows where the text starts. If prompt and probe come to the same place, the
     server saw the prompt and then the message's own text, of which the template may have cut the front.
     """
-    probed = render([*messages[:position], {"role": "assistant", "content": ANSWER}], False)
-    header = probed.partition(ANSWER)[0]
+    probe = ANSWER
+    while probe in prompt:  # somebody may have said just that
+        probe += "q"
+    probed = render([*messages[:position], {"role": "assistant", "content": probe}], False)
+    header = probed.partition(probe)[0]
     opened = _opened_by_model(prompt, header, special_tokens)
-    if ANSWER not in probed or not turn.text.startswith(header) or opened is None:
+    if probe not in probed or not turn.text.startswith(header) or opened is None:
         raise RowError(UNLOCATED, f"message {position} does not follow the generation prompt's {prompt[-40:]!r}")
     message = messages[position]
     written = turn.text[len(header) : turn.end]
