@@ -35,10 +35,10 @@ def atomic_directory(destination: Path, *, replace: bool = False) -> Iterator[Pa
         for path in aside.rglob("*"):
             if path.is_file():
                 path.chmod(0o644)  # some writers make their files private
-            _fsync(path)
-        _fsync(aside)
+            fsync(path)
+        fsync(aside)
         _move_into_place(aside, destination)
-        _fsync(destination.parent)
+        fsync(destination.parent)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
@@ -111,7 +111,8 @@ def _move_into_place(aside: Path, destination: Path) -> None:
         shutil.rmtree(retired, ignore_errors=True)
 
 
-def _fsync(path: Path) -> None:
+def fsync(path: Path) -> None:
+    """Wait until a file or a directory's entries are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -16,6 +16,7 @@ import numpy as np
 
 from draftsmith.data.store import FORMAT, VERSION, Accounting, TokenStore, read_meta
 from draftsmith.errors import DataError
+from draftsmith.files import fsync
 from draftsmith.records import TokenizedSample
 
 
@@ -114,7 +115,7 @@ class StoreWriter:
         }
         (self._aside / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
         for file in [*self._aside.iterdir(), self._aside]:
-            _sync(file)
+            fsync(file)
         try:
             os.rename(self._aside, self.destination)
         except OSError:
@@ -122,17 +123,9 @@ class StoreWriter:
             if store is None:
                 raise
             return store
-        _sync(self.destination.absolute().parent)
+        fsync(self.destination.absolute().parent)
         return TokenStore.open(self.destination)
 
     def _close(self) -> None:
         for file in (self._tokens, self._mask, self._ids):
             file.close()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
