@@ -190,9 +190,10 @@ def real(config_path: Path, overrides: list[str], num_batches: int, num_rounds: 
     """
     import torch
 
-    from draftsmith import data, run
+    from draftsmith import data
     from draftsmith.config import load_config
     from draftsmith.records import FeatureBatch
+    from draftsmith.run.opening import features_on_disk, new_drafter, open_store, planned
     from draftsmith.streams import feature_stream, num_cores, topology
     from draftsmith.target import load_target, load_tokenizer, resolve_device
     from draftsmith.training import TrainState, train_step
@@ -201,12 +202,12 @@ def real(config_path: Path, overrides: list[str], num_batches: int, num_rounds: 
     where = topology(config, device=resolve_device(config.device), num_cores=num_cores())
     tokenizer, target = load_tokenizer(config.target), load_target(config.target, device=where.drafter_device)
     with tempfile.TemporaryDirectory() as directory:
-        store = run._open_store(config, tokenizer, Path(directory))
-        specs = list(itertools.islice(run._planned(config, store), num_batches))
-        cache = run._features_on_disk(config, store, target) if config.target.cache == "disk" else None
+        store = open_store(config, tokenizer, Path(directory))
+        specs = list(itertools.islice(planned(config, store), num_batches))
+        cache = features_on_disk(config, store, target) if config.target.cache == "disk" else None
         batches = [data.collate(store, spec).to(target.device) for spec in specs]
         hidden = [target.features(batch.input_ids) for batch in batches]
-        drafter = run._new_drafter(config, target, tokenizer, store)
+        drafter = new_drafter(config, target, tokenizer, store)
         state = TrainState.create(drafter, config, store.tokens_seen("train"))
 
         def features_alone() -> None:

@@ -114,7 +114,7 @@ def test_the_tiny_recipe_works_as_it_ships(tmp_path: Path) -> None:
 def test_features_kept_on_disk_give_the_weights_of_features_made_anew(
     finished_run: Path, settings_of_run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("draftsmith.run.cache_root", lambda: tmp_path / "cache")
+    monkeypatch.setattr("draftsmith.run.opening.cache_root", lambda: tmp_path / "cache")
     hashes = set()
     for name in ("made", "reused"):
         overrides = [*settings_of_run, "target.cache=disk", "eval.num_prompts=0", "eval.num_timed=0"]
@@ -129,7 +129,7 @@ def test_features_kept_on_disk_give_the_weights_of_features_made_anew(
 def test_samples_longer_than_a_batch_may_be_are_cut_and_trained_on(
     cache: str, settings_of_run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("draftsmith.run.cache_root", lambda: tmp_path / "cache")
+    monkeypatch.setattr("draftsmith.run.opening.cache_root", lambda: tmp_path / "cache")
     overrides = [*settings_of_run, "batching.max_tokens=60", f"target.cache={cache}", "eval.num_timed=0"]
     done = draftsmith("train", CONFIGS / "tiny-cpu.toml", *overrides, f"run.dir={tmp_path / 'run'}")
     assert done.code == 0, done.err
@@ -144,7 +144,7 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(
     def no_weights(*_arguments: object, **_settings: object) -> None:
         raise AssertionError("a dry run loads no weights")
 
-    monkeypatch.setattr("draftsmith.run.load_target", no_weights)
+    monkeypatch.setattr("draftsmith.run.opening.load_target", no_weights)
     shown = draftsmith("train", CONFIGS / "tiny-cpu.toml", *settings_of_run, f"run.dir={tmp_path / 'run'}", "--dry-run")
     assert shown.code == 0, shown.err
     assert shown.out.strip()

@@ -333,7 +333,7 @@ def test_a_second_signal_while_saving_does_not_lose_what_was_trained(
         os.kill(os.getpid(), signal.SIGINT)
         return save_checkpoint(run, drafter, state)
 
-    monkeypatch.setattr("draftsmith.run.save_checkpoint", impatient)
+    monkeypatch.setattr("draftsmith.run.training.save_checkpoint", impatient)
     done = draftsmith("train", TINY, *settings_of_run, f"run.dir={tmp_path / 'run'}")
     assert done.code == 130, done.err
     assert "what was trained is in" in done.err

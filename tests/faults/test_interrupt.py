@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import draftsmith.run as run_module
+import draftsmith.run.training as run_module
 from draftsmith.export import read_drafter
 from draftsmith.training import load_checkpoint, params_sha256
 from helpers import CONFIGS, draftsmith
@@ -98,7 +98,7 @@ def test_ctrl_c_while_measuring_stops_and_keeps_what_was_trained(
 def test_ctrl_c_before_training_stops_at_once_and_leaves_nothing(
     settings_of_run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("draftsmith.run.cache_root", lambda: tmp_path / "cache")
+    monkeypatch.setattr("draftsmith.run.opening.cache_root", lambda: tmp_path / "cache")
     monkeypatch.setattr("draftsmith.target.Target.features", pressed)
     run = tmp_path / "run"
     done = draftsmith("train", CONFIGS / "tiny-cpu.toml", *settings_of_run, "target.cache=disk", f"run.dir={run}")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-import draftsmith.run as run_module
+import draftsmith.run.training as run_module
 from draftsmith.data import collate
 from draftsmith.errors import ConfigError, ModelError
 from draftsmith.records import Batch, BatchSpec
@@ -221,7 +221,7 @@ def test_the_cache_on_disk_takes_the_place_of_the_target(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("draftsmith.run.cache_root", lambda: tmp_path / "cache")
+    monkeypatch.setattr("draftsmith.run.opening.cache_root", lambda: tmp_path / "cache")
     summary = summary_of(train("target.cache=disk"))
     assert set(summary["flow"]["stages"]) == {"plan", "collate", "cache", "training"}
 

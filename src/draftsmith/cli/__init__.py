@@ -1,0 +1,46 @@
+"""Commands and exit codes: 0 done, 2 something that the user can mend, 130 and 143 stopped by a signal.
+
+Heavy imports happen inside commands, so that --help answers at once.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import typer
+
+from draftsmith.cli import data, serving, training
+from draftsmith.cli.app import app
+from draftsmith.errors import DraftsmithError, Interrupted
+
+__all__ = ["app", "data", "main", "serving", "training"]
+
+
+def main() -> None:
+    """Entry point: turns errors that people can act on into one line and exit code 2."""
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    try:
+        app()
+    except KeyboardInterrupt:
+        _fail("stopped; nothing half-written is left behind", 130)
+    except DraftsmithError as error:
+        _fail(str(error), 2)
+    except Interrupted as stop:
+        _fail(str(stop), stop.exit_code)
+    except OSError as error:
+        _fail(f"{error.filename or 'the disk'}: {error.strerror or error}", 2)
+    except SystemExit as stop:
+        if stop.code == 130:  # what Typer makes of Ctrl-C
+            _fail("stopped; nothing half-written is left behind", 130)
+        raise
+
+
+def _on_sigterm(_number: int, _frame: object) -> None:
+    """Leave by an exception, so that whatever is half-written is cleaned up on the way out."""
+    raise Interrupted(signal.SIGTERM, "nothing half-written is left behind")
+
+
+def _fail(message: str, code: int) -> None:
+    typer.echo(f"draftsmith: {message}", err=True)
+    sys.exit(code)

@@ -1,0 +1,94 @@
+"""Commands that train, and that say beforehand what training would do: demo, train, plan, tune."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from draftsmith.cli.app import Overrides, app, print_summary
+from draftsmith.config import load_config, parse_batching
+
+
+@app.command()
+def demo(
+    overrides: Overrides = None,
+    minutes: Annotated[float, typer.Option(min=0.05, help="Minutes of training.")] = 5.0,
+) -> None:
+    """The whole way on a laptop: train a drafter for SmolLM2-135M-Instruct, measure it, export it."""
+    from draftsmith.run import opening, training
+
+    config = load_config(opening.DEMO_CONFIG, [f"train.minutes={minutes}", *(overrides or [])])
+    print_summary(training.train(config, name="demo"))
+
+
+@app.command()
+def train(
+    config: Annotated[Path, typer.Argument(help="TOML file; see configs/.")],
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show settings and plan; load no weights.")] = False,
+) -> None:
+    """Train a drafter as a configuration says, then measure and export it."""
+    from draftsmith.run import planning, training
+
+    settings = load_config(config, overrides)
+    if dry_run:
+        typer.echo(planning.dry_run(settings))
+        return
+    print_summary(training.train(settings, name=config.stem))
+
+
+@app.command()
+def plan(
+    source: Annotated[
+        Path | None, typer.Argument(help="Token store, or a file with one length in tokens a line.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="Batching settings, for example max_tokens=8192 num_buckets=8.")
+    ] = None,
+    counts: Annotated[str | None, typer.Option(help="Batches per bucket instead of lengths: 2120,4017,...")] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Order policy; may be given several times.")] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Show all order policies side by side.")] = False,
+    world_size: Annotated[int, typer.Option(min=1, help="Ranks to deal the batches to.")] = 1,
+    grad_accum: Annotated[int, typer.Option(min=1, help="Batches per rank and optimiser step.")] = 1,
+    deal: Annotated[str, typer.Option(help="coloring (certified) or greedy (fewest repeats).")] = "coloring",
+    tail: Annotated[str, typer.Option(help="Last incomplete group of batches: drop or refill.")] = "drop",
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    epoch: Annotated[int, typer.Option(min=0)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON instead of tables.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw order, drift and remaining share: .html, .svg or .png.")
+    ] = None,
+) -> None:
+    """Show the order of an epoch before anything runs, and say in plain words whether to train with it."""
+    from draftsmith.run import planning
+
+    typer.echo(
+        planning.plan(
+            parse_batching(settings or []),
+            source=source,
+            counts=counts,
+            policies=planning.ORDER_POLICIES if compare else policy or [],
+            world_size=world_size,
+            grad_accum=grad_accum,
+            deal=deal,
+            tail=tail,
+            seed=seed,
+            epoch=epoch,
+            as_json=as_json,
+            plot_path=plot,
+        )
+    )
+
+
+@app.command()
+def tune(
+    config: Annotated[Path, typer.Argument(help="TOML file; see configs/.")],
+    overrides: Overrides = None,
+    batches: Annotated[int, typer.Option(min=1, help="Planned batches to measure on.")] = 6,
+) -> None:
+    """Measure target and drafter on the configured devices; predict tokens/s of colocated and every split."""
+    from draftsmith.run import planning
+
+    typer.echo(planning.tune(load_config(config, overrides), num_batches=batches))

@@ -1,0 +1,88 @@
+"""Conversations in: prepare them as tokens, let the target answer them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from draftsmith import data
+from draftsmith.config import TargetConfig
+from draftsmith.data import TokenStore
+from draftsmith.keyed import keyed_generator
+from draftsmith.observe import Progress
+from draftsmith.records import Conversation
+from draftsmith.target import (
+    generate,
+    load_target,
+    load_tokenizer,
+    resolve_device,
+)
+
+TemplateArguments = dict[str, bool | int | str]
+
+
+def prepare(
+    source: Path,
+    destination: Path,
+    target: TargetConfig,
+    *,
+    max_length: int,
+    holdout: float,
+    template: TemplateArguments,
+    cut: bool,
+    strict: bool,
+) -> TokenStore:
+    """Conversations -> token store at `destination`. With `cut`, answers cut at a limit are used, without their end."""
+    with Progress(f"preparing {source}") as progress:
+        return data.prepare(
+            source,
+            destination,
+            load_tokenizer(target),
+            max_length=max_length,
+            holdout=holdout,
+            truncated="cut" if cut else "exclude",
+            strict=strict,
+            template_kwargs=template,
+            progress=lambda rows: progress.show(lambda: f"{rows:,} rows"),
+        )
+
+
+def regenerate(
+    source: Path,
+    destination: Path,
+    target: TargetConfig,
+    *,
+    device: str,
+    template: TemplateArguments,
+    max_new_tokens: int,
+    temperature: float,
+    batch_size: int,
+    seed: int,
+) -> data.Regenerated:
+    """The target answers every user turn of `source` into `destination`."""
+    rows = [row for _, row in data.read_conversations(source, strict=True)]
+    conversations = [row for row in rows if isinstance(row, Conversation)]
+    with Progress(f"loading {target.model}"):
+        tokenizer, model = load_tokenizer(target), load_target(target, device=resolve_device(device))
+    made_with = {**target.model_dump(include={"model", "revision", "dtype"}), "max_new_tokens": max_new_tokens}
+    start = time.monotonic()
+
+    def answer(prompts: Sequence[Sequence[int]], names: Sequence[str]) -> list[list[int]]:
+        seeds = [int(keyed_generator(seed, "answer", name).integers(2**62)) for name in names]
+        return generate(model, prompts, max_new_tokens=max_new_tokens, temperature=temperature, seeds=seeds)
+
+    with Progress(f"answering {source}") as progress:
+        return data.regenerate(
+            conversations,
+            destination,
+            tokenizer,
+            answer,
+            eos_token_ids=model.eos_token_ids,
+            batch_size=batch_size,
+            made_with={**made_with, "temperature": temperature, "seed": seed},
+            template_kwargs=template,
+            progress=lambda rows, tokens: progress.show(
+                f"{rows:,} of {len(conversations):,}, {tokens / (time.monotonic() - start):.0f} tokens/s"
+            ),
+        )

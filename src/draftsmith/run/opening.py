@@ -1,0 +1,216 @@
+"""What every command opens first: devices, store, plan, drafter, prompts. Everything is checked before it is used."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import __version__ as transformers_version
+from transformers.utils import logging as transformers_logging
+
+from draftsmith import data, evaluation
+from draftsmith.config import RunConfig
+from draftsmith.data import TokenStore
+from draftsmith.drafter import Drafter, make_shape
+from draftsmith.errors import ConfigError, DataError
+from draftsmith.files import short_hash
+from draftsmith.keyed import keyed_generator
+from draftsmith.observe import Progress
+from draftsmith.plan import (
+    EpochPlan,
+    PlanSettings,
+    build_plan,
+)
+from draftsmith.records import BatchSpec
+from draftsmith.streams import Topology, num_cores, topology
+from draftsmith.target import (
+    FeatureCache,
+    Target,
+    cache_root,
+    capture,
+    load_tokenizer,
+    open_cache,
+    resolve_device,
+    resolve_mask_token_id,
+)
+
+# Bars and notes of the library would tear our one line of progress.
+transformers_logging.disable_progress_bar()
+transformers_logging.set_verbosity_error()
+
+PACKAGED = Path(__file__).parents[1] / "demo"
+SHIPPED_CONVERSATIONS = {name: PACKAGED / f"{name}.jsonl.gz" for name in ("demo", "tiny")}
+DEMO_CONFIG = PACKAGED / "demo.toml"
+PromptSets = dict[str, list[list[int]]]
+
+
+def set_up_torch(config: RunConfig) -> None:
+    torch.set_num_threads(config.num_threads or num_cores())
+    torch.use_deterministic_algorithms(config.deterministic)
+
+
+def place(config: RunConfig) -> Topology:
+    """Devices and threads of training, each device checked before anything is loaded."""
+    device = resolve_device(config.device)
+    for name in config.flow.target_devices:
+        resolve_device(name, setting="flow.target_devices")
+    resolve_device(config.flow.drafter_device or device, setting="flow.drafter_device")
+    return topology(config, device=device, num_cores=num_cores())
+
+
+def open_store(config: RunConfig, tokenizer: Any, run: Path) -> TokenStore:
+    """The store that the configuration names, or one made from its conversations inside the run directory."""
+    if config.data.store is not None:
+        store = TokenStore.open(config.data.store)
+        _check_same_tokenizer(config, store, tokenizer)
+    else:
+        name = str(config.data.conversations)
+        store = data.prepare(
+            SHIPPED_CONVERSATIONS.get(name, Path(name)),
+            run / "store",
+            tokenizer,
+            max_length=config.data.max_length,
+            holdout=config.data.holdout,
+            truncated=config.data.truncated,
+            limit=config.data.limit,
+            template_kwargs=config.data.template_kwargs,
+        )
+    if len(store.train_indices) == 0:
+        raise DataError(f"{store.path} has no sample to train on; lower data.holdout or add conversations")
+    if config.eval.num_prompts and len(store.holdout_indices) == 0:
+        raise DataError(f"{store.path} holds nothing out to measure on; raise data.holdout, or set eval.num_prompts=0")
+    return store
+
+
+def say_what_was_rejected(store: TokenStore) -> None:
+    rows = store.accounting
+    if rows.num_rejected:
+        with Progress(f"{rows.num_rejected:,} of {rows.num_read:,} rows cannot be used") as progress:
+            reasons = [f"{count:,} x {reason}" for reason, (count, _) in rows.rejected.items()]
+            progress.note("; ".join(reasons))
+
+
+def plan_epoch(config: RunConfig, store: TokenStore, *, epoch: int) -> EpochPlan:
+    settings = PlanSettings(**config.batching.model_dump())
+    if settings.batching == "packed":
+        raise ConfigError("batching.batching is packed, which can be planned but not trained yet; use bucketed")
+    return build_plan(store.lengths[store.train_indices], settings, seed=config.seed, epoch=epoch)
+
+
+def specs_of(plan: EpochPlan, store: TokenStore) -> Iterator[BatchSpec]:
+    """Planned batches with the store's own sample numbers."""
+    for planned in plan:
+        samples = tuple(store.train_indices[planned.samples].tolist())
+        yield BatchSpec(
+            planned.seq, planned.epoch, planned.bucket, samples, planned.padded_length, num_batches=plan.num_batches
+        )
+
+
+def planned(config: RunConfig, store: TokenStore) -> Iterator[BatchSpec]:
+    """Batches of epoch after epoch, no more than the budget asks for."""
+    epochs = itertools.count() if config.train.epochs is None else range(config.train.epochs)
+    specs = (spec for epoch in epochs for spec in specs_of(plan_epoch(config, store, epoch=epoch), store))
+    max_steps = config.train.max_steps
+    return itertools.islice(specs, None if max_steps is None else max_steps * config.train.grad_accum)
+
+
+def check_something_is_left(config: RunConfig, store: TokenStore, plan: EpochPlan) -> None:
+    """Rows that batches cut must keep something to learn: silently training on nothing looks like training."""
+    limit = plan.settings.row_limit
+    if plan.num_truncated and not store.has_anchors_within(limit):
+        raise DataError(
+            f"batching.max_tokens is {config.batching.max_tokens}, so rows are cut at {limit} tokens, before any "
+            "answer begins; raise it, or set batching.overlong=drop"
+        )
+
+
+def new_drafter(config: RunConfig, target: Target, tokenizer: Any, store: TokenStore) -> Drafter:
+    if store.vocab_size > target.vocab_size:
+        raise DataError(
+            f"{store.path} was made with {store.vocab_size} token ids, but target {target.name} has "
+            f"{target.vocab_size}; prepare it again with this target"
+        )
+    mask_token_id = resolve_mask_token_id(
+        tokenizer,
+        vocab_size=target.vocab_size,
+        eos_token_ids=target.eos_token_ids,
+        requested=config.drafter.mask_token_id,
+    )
+    if mask_token_id in store.tokens_seen("all"):
+        raise ConfigError(
+            f"mask token {mask_token_id} occurs in {store.path}; set drafter.mask_token_id to an unused id"
+        )
+    shape = make_shape(
+        config.drafter,
+        target.config,
+        vocab_size=target.vocab_size,
+        layer_ids=target.layer_ids,
+        mask_token_id=mask_token_id,
+    )
+    drafter = Drafter(shape)  # on the CPU first, so that every device starts from the same weights
+    generator = torch.Generator().manual_seed(int(keyed_generator(config.seed, "init").integers(2**62)))
+    drafter.init_weights(generator, pass_last_tap=config.drafter.init == "pass-last-tap")
+    return drafter.to(target.device)
+
+
+def features_on_disk(config: RunConfig, store: TokenStore, target: Target) -> FeatureCache:
+    """Hidden states of all training samples, made now unless an earlier run on the same data left them."""
+    made_from = [store.fingerprint, target.fingerprint(), str(target.dtype), target.layer_ids, transformers_version]
+    directory = cache_root() / "features" / short_hash(made_from)
+    trained = np.zeros(len(store), dtype=np.int64)
+    trained[store.train_indices] = store.lengths[store.train_indices]
+    offsets = np.concatenate([[0], np.cumsum(trained)])
+    cache = open_cache(directory, offsets)
+    if cache is not None:
+        return cache
+    # Small batches of one length keep the working set in the processor's cache and waste little padding.
+    settings = PlanSettings(max_tokens=max(1536, int(store.lengths.max())), order="sequential")
+    plan = build_plan(store.lengths[store.train_indices], settings, seed=0)
+    batches = ((spec.samples, data.collate(store, spec).input_ids) for spec in specs_of(plan, store))
+    start, total = time.monotonic(), int(offsets[-1])
+    with Progress("reading the target's hidden states") as progress:
+        return capture(
+            directory,
+            target,
+            offsets,
+            batches,
+            progress=lambda n: progress.show(
+                f"{n:,} of {total:,} tokens, {n / (time.monotonic() - start):,.0f} tokens/s"
+            ),
+        )
+
+
+def prompt_sets(config: RunConfig, run: Path) -> PromptSets:
+    """What is measured, by name; sets without prompts are left out. The first gives the headline."""
+    store = TokenStore.open(_store_path(config, run))
+    sets = {"holdout": [store.prompt(int(i)).tolist() for i in store.holdout_indices[: config.eval.num_prompts]]}
+    if config.eval.num_code_prompts:
+        tokenizer = load_tokenizer(config.target)
+        sets["humaneval"] = evaluation.humaneval_prompts(
+            tokenizer, config.eval.num_code_prompts, config.data.template_kwargs
+        )
+    return {name: prompts for name, prompts in sets.items() if prompts}
+
+
+def _store_path(config: RunConfig, run: Path) -> Path:
+    return config.data.store or run / "store"
+
+
+def _check_same_tokenizer(config: RunConfig, store: TokenStore, tokenizer: Any) -> None:
+    """The ids of a store mean nothing to another tokenizer, and its masks nothing under another template."""
+    found = (
+        data.tokenizer_sha256(tokenizer),
+        data.template_sha256(tokenizer, store.meta["made_from"]["template_kwargs"]),
+    )
+    made = store.meta["made_from"]["tokenizer_sha256"], store.meta["made_from"]["template_sha256"]
+    for name, ours, theirs in zip(("tokenizer", "chat template"), made, found, strict=True):
+        if ours != theirs:
+            raise DataError(
+                f"{store.path} was made with another {name} ({ours[:12]}) than that of {config.target.model} "
+                f"({theirs[:12]}); prepare it again with this target"
+            )
