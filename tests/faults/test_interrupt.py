@@ -110,7 +110,7 @@ def test_ctrl_c_before_training_stops_at_once_and_leaves_nothing(
 def test_ctrl_c_outside_training_ends_with_130_too(
     conversations: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_module, "generate", pressed)
+    monkeypatch.setattr("draftsmith.run.conversations.generate", pressed)
     destination = tmp_path / "made.jsonl"
     done = draftsmith("regenerate", conversations, destination, "--target", "tiny-random")
     assert done.code == 130
