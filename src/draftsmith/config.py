@@ -189,6 +189,14 @@ class EvalConfig(Section):
     speed_dtype: Literal["float32", "bfloat16"] = Field(default="bfloat16", description="Precision of timed decoding.")
 
 
+class ObserveConfig(Section):
+    """Who else is told what metrics.jsonl and events.jsonl say."""
+
+    sinks: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(
+        default=(), description="Copies for dashboards, each an extra of its name; W&B stays offline."
+    )
+
+
 class RunSection(Section):
     """Where a run lives."""
 
@@ -212,6 +220,7 @@ class RunConfig(Section):
     train: TrainConfig
     flow: FlowConfig = FlowConfig()
     eval: EvalConfig = EvalConfig()
+    observe: ObserveConfig = ObserveConfig()
 
 
 def load_config(path: Path, overrides: list[str] | None = None) -> RunConfig:

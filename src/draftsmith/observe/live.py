@@ -6,6 +6,7 @@ there is one follows from what the last one took: all of them together stay belo
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -53,7 +54,10 @@ class TrainingView:
     def __enter__(self) -> TrainingView:
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(
-                console=self._console, auto_refresh=False, redirect_stdout=False, vertical_overflow="crop"
+                console=self._console,
+                auto_refresh=False,
+                redirect_stdout=sys.stdout.isatty(),  # what goes to a file is none of our business
+                vertical_overflow="crop",
             )
             self._live.start()
         else:
@@ -88,8 +92,10 @@ class TrainingView:
         self._due = began + took_s + max(MIN_INTERVAL_S, took_s / MAX_SHARE)
 
     def event(self, row: Row) -> None:
-        """Count an event. It is drawn with the next row: events may come from other threads."""
+        """Count an event. It is drawn with the next row, for events may come from other threads."""
         self._tally.event(row)
+        if self._live is None and row["event"] == "warning":
+            self._print(f"{self._title}: {row['text']}")
 
     def _picture(self) -> Picture:
         return Picture(self._tally.snapshot(self._now, flow=flow_shares(self._stats())))

@@ -59,6 +59,9 @@ class Tally:
     def event(self, row: Row) -> None:
         """One line of events.jsonl."""
         kind = str(row.get("event", ""))
+        if kind == "warning":
+            self._notes.append(printable(str(row.get("text", ""))))
+            return
         self._event = row
         if kind in ("start", "resume"):
             self._phase = "training"
@@ -67,8 +70,6 @@ class Tally:
             self._phase = _ending(kind, row)
         elif kind == "spike":
             self._num_spikes += 1
-        elif kind == "warning":
-            self._notes.append(printable(str(row.get("text", ""))))
 
     def snapshot(self, now: float, *, flow: FlowShares | None = None) -> Snapshot:
         """Everything up to `now`, in seconds since the epoch; `flow` is newer than what the rows say."""
