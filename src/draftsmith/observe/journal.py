@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from draftsmith.observe.lines import LineLog
+
+
+class Listener(Protocol):
+    """Is told every row of a journal, after it was written. Must not raise, wait, or change the row."""
+
+    def metrics(self, row: dict[str, Any]) -> None: ...
+
+    def event(self, row: dict[str, Any]) -> None: ...
 
 
 class Journal:
@@ -23,12 +32,19 @@ class Journal:
         self._metrics = LineLog(run / "metrics.jsonl", keep_bytes=kept.get("metrics.jsonl"))
         self._samples = LineLog(run / "samples.jsonl", keep_bytes=kept.get("samples.jsonl"))
         self._events = LineLog(run / "events.jsonl")
+        self._listeners: list[Listener] = []
 
     def metrics(self, **values: Any) -> None:
-        self._metrics.append(_stamped(values))
+        row = _stamped(values)
+        self._metrics.append(row)
+        for listener in self._listeners:
+            listener.metrics(row)
 
     def event(self, kind: str, **values: Any) -> None:
-        self._events.append(_stamped({"event": kind, **values}))
+        row = _stamped({"event": kind, **values})
+        self._events.append(row)
+        for listener in self._listeners:
+            listener.event(row)
 
     def trained(self, *, step: int, epoch: int, seq: int, samples: tuple[int, ...]) -> None:
         """Note that a batch becomes part of a step. Nothing but the plan decides these lines: no time, no figures."""
@@ -43,6 +59,15 @@ class Journal:
         """Wait until metrics and samples are on disk. Raises OSError if they cannot be."""
         self._metrics.sync()
         self._samples.sync()
+
+    @contextmanager
+    def heard_by(self, listener: Listener) -> Iterator[None]:
+        """Tell `listener` every row inside the block."""
+        self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
 
     def __enter__(self) -> Journal:
         return self
