@@ -53,14 +53,15 @@ def learn(
     ) as stream:
         for item in stream:
             spec, state.seconds = item.batch.spec, time.monotonic() - began
-            share = _spent(config.train, state.step, state.seconds, spec.epochs)
+            share = spent(config.train, state, spec.epochs)
             if share >= 1 or (stop.received is not None and not state.pending.num_batches):
                 break
             journal.trained(step=state.step + 1, epoch=spec.epoch, seq=spec.seq, samples=spec.samples)
             metrics = train_step(state, item, work.target, config, progress=share)
             del item  # its memory is free before the next one is asked for
             flow = {"flow": stream.summary()} if state.step % FLOW_EVERY == 0 else {}
-            journal.metrics(epoch=spec.epoch, seq=spec.seq, bucket=spec.bucket, **dataclasses.asdict(metrics), **flow)
+            place = {"epoch": spec.epoch, "seq": spec.seq, "bucket": spec.bucket, "progress": round(share, 6)}
+            journal.metrics(**place, **dataclasses.asdict(metrics), **flow)
             if not state.pending.num_batches:
                 _watch_out(state, metrics, spec, journal)
                 saver.save_if_due(state)
@@ -75,7 +76,7 @@ def _watch_out(state: TrainState, metrics: StepMetrics, spec: BatchSpec, journal
     """Tell of steps that were no ordinary ones; raises DivergedError after ten in a row that were not finite."""
     if not (metrics.skipped or metrics.spike):
         return
-    kind = "loss_spike" if metrics.spike else "not_finite"
+    kind = "spike" if metrics.spike else "not_finite"
     place = {"step": state.step, "epoch": spec.epoch, "seq": spec.seq, "samples": spec.samples}
     journal.event(kind, **place, loss=metrics.loss, grad_norm=metrics.grad_norm, skipped=metrics.skipped)
     if state.guards.must_stop:
@@ -92,12 +93,12 @@ def _journal_stall(journal: Journal, error: StageError) -> None:
     )
 
 
-def _spent(budget: TrainConfig, step: int, seconds: float, epochs: float) -> float:
+def spent(budget: TrainConfig, state: TrainState, epochs: float) -> float:
     """How much of the budget is spent, from 0 to 1. A budget of minutes follows the clock, the others do not."""
     if budget.minutes is not None:
-        return seconds / (60 * budget.minutes)
+        return state.seconds / (60 * budget.minutes)
     if budget.max_steps is not None:
-        return step / budget.max_steps
+        return state.step / budget.max_steps
     assert budget.epochs is not None
     return epochs / budget.epochs
 

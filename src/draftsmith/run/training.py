@@ -18,7 +18,7 @@ from draftsmith.flow import Background
 from draftsmith.observe import Journal, Progress, StopRequest
 from draftsmith.run.contract import contract_of
 from draftsmith.run.directory import Claim, claimed, discarded_on_failure, write_json, write_settings
-from draftsmith.run.loop import Workplace, learn
+from draftsmith.run.loop import Workplace, learn, spent
 from draftsmith.run.measuring import evaluate
 from draftsmith.run.opening import (
     check_something_is_left,
@@ -48,7 +48,7 @@ def train(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, An
             work, state = _open(claim, config)
             begun = begin(claim, state, work)
         with Journal(claim.run, keep_bytes=begun.keep_bytes) as journal:
-            _say_how_it_begins(journal, claim, work, begun, changed)
+            _say_how_it_begins(journal, claim, work, state, begun, changed)
             with StopRequest() as stop:
                 summary = _train(work, state, begun, journal, stop)
             if stop.received is not None:
@@ -90,20 +90,24 @@ def _open(claim: Claim, config: RunConfig) -> tuple[Workplace, TrainState]:
     return work, TrainState.create(drafter, config, seen)
 
 
-def _say_how_it_begins(journal: Journal, claim: Claim, work: Workplace, begun: Begun, changed: list[str]) -> None:
-    plan = work.plans(0)
+def _say_how_it_begins(
+    journal: Journal, claim: Claim, work: Workplace, state: TrainState, begun: Begun, changed: list[str]
+) -> None:
     if claim.swept:
         journal.event("swept", leftovers=claim.swept)
     for problem in begun.problems:
         journal.event("corrupt_checkpoint", problem=problem)
     if not claim.is_new:
-        journal.event("resumed", step=begun.step, environment_changed=changed)
+        epochs = state.epoch + state.seq / work.plans(state.epoch).num_batches
+        share = spent(work.config.train, state, epochs)
+        journal.event("resume", step=begun.step, progress=round(share, 6), environment_changed=changed)
         with Progress(f"{claim.run}: going on after step {begun.step:,}") as progress:
             for problem in begun.problems:
                 progress.note(f"a newer checkpoint was damaged and set aside: {problem}")
             if changed:
                 progress.note(f"results may differ in their last bits: {'; '.join(changed)}")
         return
+    plan = work.plans(0)
     journal.event(
         "start",
         plan_sha256=plan.sha256,
@@ -131,9 +135,9 @@ def _train(work: Workplace, state: TrainState, begun: Begun, journal: Journal, s
         try:
             flow = learn(work, state, saver, journal, stop, progress)
         except DraftsmithError as error:  # raised between two steps; anything else may have left half a step
-            _say_what_failed(journal, error)
             with stop.shielded(), suppress(CheckpointError):  # what failed first is what people should read
                 _keep(state, work.config, work.run, saver, {})
+            _say_what_failed(journal, error)
             raise
         with stop.shielded():
             return _keep(state, work.config, work.run, saver, flow)
