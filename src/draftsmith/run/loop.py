@@ -60,8 +60,8 @@ def learn(
             metrics = train_step(state, item, work.target, config, progress=share)
             del item  # its memory is free before the next one is asked for
             flow = {"flow": stream.summary()} if state.step % FLOW_EVERY == 0 else {}
-            place = {"epoch": spec.epoch, "seq": spec.seq, "bucket": spec.bucket, "progress": round(share, 6)}
-            journal.metrics(**place, **dataclasses.asdict(metrics), **flow)
+            place = {"epoch": spec.epoch, "seq": spec.seq, "bucket": spec.bucket, "num_slots": spec.num_slots}
+            journal.metrics(**place, progress=round(share, 6), **dataclasses.asdict(metrics), **flow)
             if not state.pending.num_batches:
                 _watch_out(state, metrics, spec, journal)
                 saver.save_if_due(state)

@@ -31,6 +31,7 @@ from draftsmith.run.opening import (
     say_what_was_rejected,
     set_up_torch,
 )
+from draftsmith.run.reporting import reported
 from draftsmith.run.resuming import Begun, begin, facts_of
 from draftsmith.target import load_target, load_tokenizer
 from draftsmith.training import Saver, TrainState, params_sha256
@@ -47,7 +48,7 @@ def train(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, An
             changed = write_settings(claim.run, config)
             work, state = _open(claim, config)
             begun = begin(claim, state, work)
-        with Journal(claim.run, keep_bytes=begun.keep_bytes) as journal:
+        with reported(claim.run), Journal(claim.run, keep_bytes=begun.keep_bytes) as journal:
             _say_how_it_begins(journal, claim, work, state, begun, changed)
             with StopRequest() as stop:
                 summary = _train(work, state, begun, journal, stop)
@@ -97,7 +98,7 @@ def _say_how_it_begins(
         journal.event("swept", leftovers=claim.swept)
     for problem in begun.problems:
         journal.event("corrupt_checkpoint", problem=problem)
-    if not claim.is_new:
+    if begun.is_saved:
         epochs = state.epoch + state.seq / work.plans(state.epoch).num_batches
         share = spent(work.config.train, state, epochs)
         journal.event("resume", step=begun.step, progress=round(share, 6), environment_changed=changed)
@@ -116,6 +117,8 @@ def _say_how_it_begins(
         weights_from=None if begun.weights_from is None else str(begun.weights_from),
         num_truncated=plan.num_truncated,
         num_dropped=plan.num_dropped,
+        bucket_edges=plan.edges,
+        bucket_batches=plan.counts,
         rows=work.store.accounting.to_json(),
     )
 
