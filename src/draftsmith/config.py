@@ -106,6 +106,9 @@ class DrafterConfig(Section):
     init: Literal["normal", "pass-last-tap"] = Field(
         default="normal", description="pass-last-tap: fc starts by passing the last tapped layer through."
     )
+    weights: Path | None = Field(
+        default=None, description="Start from the weights of this checkpoint; the same as `train --from`."
+    )
     attention: Literal["auto", "dense", "flex"] = Field(
         default="auto", description="Mask in training: dense, or flex (CUDA only); auto takes flex where it can."
     )
@@ -140,6 +143,9 @@ class TrainConfig(Section):
     num_negatives: int = Field(default=2048, ge=0, description="Random rows of the sampled head.")
     negatives_every: int = Field(default=4, ge=1, description="Steps between two draws of the random rows.")
     head_chunk: int = Field(default=4096, ge=1, description="Positions per chunk of the language-model head.")
+    skip_spikes: bool = Field(
+        default=False, description="Skip a step whose loss is more than 6 sigma above the last 128; noted in any case."
+    )
 
     @model_validator(mode="after")
     def _one_budget(self) -> TrainConfig:
@@ -173,6 +179,15 @@ class FlowConfig(Section):
         default=None, ge=1, description="Batches that a stage may be ahead of the next; by default 2 per worker."
     )
     watchdog_s: float = Field(default=600.0, gt=0, description="Stop and say who hangs when nothing moves for so long.")
+
+
+class CheckpointConfig(Section):
+    """When training is saved, and what is kept. The last step is always saved."""
+
+    every_steps: int = Field(default=0, ge=0, description="Optimiser steps between two checkpoints; 0: not by steps.")
+    every_minutes: float = Field(default=5.0, ge=0, description="Minutes between two checkpoints; 0: not by time.")
+    keep_last: int = Field(default=2, ge=2, description="Newest checkpoints to keep.")
+    keep_best: int = Field(default=1, ge=0, description="Best checkpoints to keep besides, by measured acceptance.")
 
 
 class EvalConfig(Section):
@@ -219,6 +234,7 @@ class RunConfig(Section):
     drafter: DrafterConfig = DrafterConfig()
     train: TrainConfig
     flow: FlowConfig = FlowConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
     observe: ObserveConfig = ObserveConfig()
 

@@ -18,7 +18,7 @@ import pytest
 from draftsmith.drafter import Drafter
 from draftsmith.export import export_drafter
 from draftsmith.target import Target
-from draftsmith.training import save_checkpoint
+from draftsmith.training import Saver, TrainState
 from helpers import CONFIGS, Finished, chat_row, draftsmith, new_drafter, write_jsonl
 
 TINY = CONFIGS / "tiny-cpu.toml"
@@ -190,7 +190,7 @@ def test_nothing_held_out_to_measure_on_is_told_before_training(settings_of_run:
 def test_a_full_disk_while_exporting_leaves_nothing_behind(
     finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("draftsmith.export.zlab.save_file", full)
+    monkeypatch.setattr("draftsmith.export.directory.save_file", full)
     done = draftsmith("export", finished_run, tmp_path / "drafter")
     refused(done, str(tmp_path / "drafter"), "No space left on device")
     assert not list(tmp_path.iterdir())
@@ -200,7 +200,7 @@ def full(*_arguments: object, **_settings: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize("place", ["training.checkpoint", "export.zlab"])
+@pytest.mark.parametrize("place", ["training.checkpoint", "export.directory"])
 def test_a_full_disk_at_the_end_of_training_is_one_clear_line(
     place: str, settings_of_run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,12 +328,14 @@ def test_one_odd_row_is_counted_and_does_not_end_the_rest(row: dict[str, Any], t
 def test_a_second_signal_while_saving_does_not_lose_what_was_trained(
     settings_of_run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def impatient(run: Path, drafter: Drafter, state: dict[str, Any]) -> Path:
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
-        return save_checkpoint(run, drafter, state)
+    original = Saver.save_now
 
-    monkeypatch.setattr("draftsmith.run.training.save_checkpoint", impatient)
+    def impatient(self: Saver, state: TrainState) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        original(self, state)
+
+    monkeypatch.setattr(Saver, "save_now", impatient)
     done = draftsmith("train", TINY, *settings_of_run, f"run.dir={tmp_path / 'run'}")
     assert done.code == 130, done.err
     assert "what was trained is in" in done.err

@@ -4,13 +4,16 @@ Knows nothing about models and needs the standard library only. The contract is 
 """
 
 from draftsmith.flow.accounts import FlowStats, StageStats
+from draftsmith.flow.background import Background, Outcome
 from draftsmith.flow.best_effort import BestEffort
 from draftsmith.flow.pipeline import Output, Pipeline, once
 from draftsmith.flow.verdict import Verdict, shares, slowest, verdict
 
 __all__ = [
+    "Background",
     "BestEffort",
     "FlowStats",
+    "Outcome",
     "Output",
     "Pipeline",
     "StageStats",

@@ -1,0 +1,111 @@
+"""The loop: features arrive in the order of the plan, each makes a part of a step, between steps things are saved."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from draftsmith.config import RunConfig, TrainConfig
+from draftsmith.data import TokenStore
+from draftsmith.errors import DivergedError, StageError
+from draftsmith.flow import FlowStats, slowest
+from draftsmith.observe import Journal, Progress, StopRequest
+from draftsmith.records import BatchSpec
+from draftsmith.run.opening import Plans, PromptSets, planned
+from draftsmith.streams import Topology, feature_stream
+from draftsmith.target import FeatureCache, Target
+from draftsmith.training import Saver, StepMetrics, TrainState, finish_step, train_step
+
+FLOW_EVERY = 10  # steps between two reports on the flow in metrics.jsonl
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What training works with; all of it is as it was when the run began."""
+
+    run: Path
+    config: RunConfig
+    store: TokenStore
+    plans: Plans
+    target: Target = field(repr=False)
+    cache: FeatureCache | None
+    where: Topology
+    prompts: PromptSets = field(repr=False)
+    contract: dict[str, Any] = field(repr=False)
+
+
+def learn(
+    work: Workplace, state: TrainState, saver: Saver, journal: Journal, stop: StopRequest, progress: Progress
+) -> dict[str, Any]:
+    """Train until the budget is spent or a signal arrives; returns who was slow, for summary.json.
+
+    Raises StageError or DivergedError between two steps: what was trained up to there can be saved.
+    """
+    config, began = work.config, time.monotonic() - state.seconds
+    specs = planned(config, work.store, work.plans, state)
+    on_stall = functools.partial(_journal_stall, journal)
+    with feature_stream(
+        specs, config, work.store, work.target, work.cache, where=work.where, on_stall=on_stall
+    ) as stream:
+        for item in stream:
+            spec, state.seconds = item.batch.spec, time.monotonic() - began
+            share = spent(config.train, state, spec.epochs)
+            if share >= 1 or (stop.received is not None and not state.pending.num_batches):
+                break
+            journal.trained(step=state.step + 1, epoch=spec.epoch, seq=spec.seq, samples=spec.samples)
+            metrics = train_step(state, item, work.target, config, progress=share)
+            del item  # its memory is free before the next one is asked for
+            flow = {"flow": stream.summary()} if state.step % FLOW_EVERY == 0 else {}
+            place = {"epoch": spec.epoch, "seq": spec.seq, "bucket": spec.bucket, "num_slots": spec.num_slots}
+            journal.metrics(**place, progress=round(share, 6), **dataclasses.asdict(metrics), **flow)
+            if not state.pending.num_batches:
+                _watch_out(state, metrics, spec, journal)
+                saver.save_if_due(state)
+            progress.show(
+                lambda m=metrics, s=state.seconds, done=share: _progress_line(m, s, done, stream.stats())  # type: ignore[misc]
+            )
+        finish_step(state, config)
+        return stream.summary()
+
+
+def _watch_out(state: TrainState, metrics: StepMetrics, spec: BatchSpec, journal: Journal) -> None:
+    """Tell of steps that were no ordinary ones; raises DivergedError after ten in a row that were not finite."""
+    if not (metrics.skipped or metrics.spike):
+        return
+    kind = "spike" if metrics.spike else "not_finite"
+    place = {"step": state.step, "epoch": spec.epoch, "seq": spec.seq, "samples": spec.samples}
+    journal.event(kind, **place, loss=metrics.loss, grad_norm=metrics.grad_norm, skipped=metrics.skipped)
+    if state.guards.must_stop:
+        raise DivergedError(
+            f"loss or gradient were not finite in {state.guards.skipped_in_a_row} steps in a row, the last being step "
+            f"{state.step} (batch {spec.seq} of epoch {spec.epoch}, samples {list(spec.samples)}); none of them was "
+            "applied. Lower train.lr or train.muon_lr, or set train.dtype=float32"
+        )
+
+
+def _journal_stall(journal: Journal, error: StageError) -> None:
+    journal.event(
+        "stall", stage=error.stage, worker=error.worker, item=error.item, error=str(error), stacks=error.stacks
+    )
+
+
+def spent(budget: TrainConfig, state: TrainState, epochs: float) -> float:
+    """How much of the budget is spent, from 0 to 1. A budget of minutes follows the clock, the others do not."""
+    if budget.minutes is not None:
+        return state.seconds / (60 * budget.minutes)
+    if budget.max_steps is not None:
+        return state.step / budget.max_steps
+    assert budget.epochs is not None
+    return epochs / budget.epochs
+
+
+def _progress_line(metrics: StepMetrics, seconds: float, share: float, stats: FlowStats) -> str:
+    left = seconds / share - seconds if share > 0 else 0.0
+    return (
+        f"{share:4.0%}  step {metrics.step:,}  loss {metrics.loss:.3f}  "
+        f"accepted in training {metrics.acceptance:.2f}  {left:.0f} s left  slowest: {slowest(stats)}"
+    )
