@@ -147,6 +147,11 @@ class TrainConfig(Section):
         default=False, description="Skip a step whose loss is more than 6 sigma above the last 128; noted in any case."
     )
 
+    @property
+    def base_lr(self) -> float:
+        """Peak of the schedule of most parameters: with Muon that is the rate of the matrices."""
+        return self.muon_lr if self.optimizer == "muon" else self.lr
+
     @model_validator(mode="after")
     def _one_budget(self) -> TrainConfig:
         if sum(v is not None for v in (self.minutes, self.max_steps, self.epochs)) != 1:

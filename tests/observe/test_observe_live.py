@@ -234,16 +234,6 @@ def test_without_a_terminal_there_are_few_plain_lines(kind: str, monkeypatch: py
     assert "\x1b" not in text.getvalue()
 
 
-def test_a_warning_is_printed_at_once_where_there_is_no_terminal() -> None:
-    text = io.StringIO()
-    with TrainingView("x", flow_stats, console=Console(file=text), seconds_between=1e9) as view:
-        view.metrics(metrics_row(1))
-        view.event(event_row("warning", 1001.0, text="the sink [wandb] hangs"))
-        view.metrics(metrics_row(2))
-        view.metrics(metrics_row(3))
-    assert text.getvalue().count("the sink [wandb] hangs") == 1
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0, "0:00"), (65.4, "1:05"), (3600, "1:00:00"), (172_800, "2 d 0 h"), (-3, "0:00"), (1e300, "11574074 d 1 h")],

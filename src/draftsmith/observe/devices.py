@@ -99,7 +99,7 @@ def _product(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
     left, weight = (torch.randn(side, side, generator=generator).to(device, dtype) for _ in range(2))
     best_s, end = math.inf, time.perf_counter() + FOR_S
     product = linear(left, weight)  # the first one also loads and tunes
-    while time.perf_counter() < end:
+    while best_s == math.inf or time.perf_counter() < end:
         _wait(device)
         start = time.perf_counter()
         product = linear(left, weight)

@@ -16,7 +16,7 @@ from rich.live import Live
 
 from draftsmith.flow import FlowStats
 from draftsmith.observe.picture import Picture, one_line
-from draftsmith.observe.snapshot import flow_shares
+from draftsmith.observe.snapshot import Snapshot, flow_shares
 from draftsmith.observe.tail import Row
 from draftsmith.observe.tally import Tally
 
@@ -60,6 +60,7 @@ class TrainingView:
                 vertical_overflow="crop",
             )
             self._live.start()
+            self._live.update(Picture(Snapshot(self._title, "waiting for the first batch")), refresh=True)
         else:
             self._print(f"{self._title} ...")
         return self
@@ -94,8 +95,6 @@ class TrainingView:
     def event(self, row: Row) -> None:
         """Count an event. It is drawn with the next row, for events may come from other threads."""
         self._tally.event(row)
-        if self._live is None and row["event"] == "warning":
-            self._print(f"{self._title}: {row['text']}")
 
     def _picture(self) -> Picture:
         return Picture(self._tally.snapshot(self._now, flow=flow_shares(self._stats())))

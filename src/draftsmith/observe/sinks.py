@@ -18,6 +18,7 @@ from draftsmith.flow import BestEffort
 from draftsmith.observe.tail import Row
 
 CLOSE_S = 20.0  # all sinks together, at the end of a run
+IN_A_HURRY_S = 3.0  # the same when a signal or a failure ends it
 PROJECT = "draftsmith"
 NOT_DRAWN = {"time", "step", "seq", "event"}
 
@@ -41,9 +42,9 @@ class Sinks:
         """Events may come from any thread, so trouble is told with the next row."""
         self._offer(row)
 
-    def close(self) -> None:
-        """Let them finish, all together within CLOSE_S."""
-        end = time.monotonic() + CLOSE_S
+    def close(self, deadline_s: float) -> None:
+        """Let them finish, all together within `deadline_s`."""
+        end = time.monotonic() + deadline_s
         for sink in self._sinks:
             sink.finish()
         for sink in self._sinks:
@@ -68,8 +69,10 @@ def open_sinks(
     sinks = Sinks([BestEffort(name, SINKS[name](run, config)) for name in names], warn)
     try:
         yield sinks
-    finally:
-        sinks.close()
+    except BaseException:
+        sinks.close(IN_A_HURRY_S)
+        raise
+    sinks.close(CLOSE_S)
 
 
 def check_sinks(names: Sequence[str]) -> None:
@@ -133,6 +136,7 @@ def _wandb(run: Path, config: dict[str, Any]) -> Iterator[Write]:
         yield lambda row: session.log({**scalars(row), "step": row.get("step", 0)})
     finally:
         session.finish()
+        wandb.teardown()  # waits until the process that writes the file has written it
 
 
 @contextmanager

@@ -12,8 +12,7 @@ from typing import Any
 from draftsmith.config import RunConfig, TrainConfig
 from draftsmith.data import TokenStore
 from draftsmith.errors import DivergedError, StageError
-from draftsmith.flow import FlowStats, slowest
-from draftsmith.observe import Journal, Progress, StopRequest
+from draftsmith.observe import Journal, StopRequest, TrainingView
 from draftsmith.records import BatchSpec
 from draftsmith.run.opening import Plans, PromptSets, planned
 from draftsmith.streams import Topology, feature_stream
@@ -38,9 +37,7 @@ class Workplace:
     contract: dict[str, Any] = field(repr=False)
 
 
-def learn(
-    work: Workplace, state: TrainState, saver: Saver, journal: Journal, stop: StopRequest, progress: Progress
-) -> dict[str, Any]:
+def learn(work: Workplace, state: TrainState, saver: Saver, journal: Journal, stop: StopRequest) -> dict[str, Any]:
     """Train until the budget is spent or a signal arrives; returns who was slow, for summary.json.
 
     Raises StageError or DivergedError between two steps: what was trained up to there can be saved.
@@ -48,9 +45,13 @@ def learn(
     config, began = work.config, time.monotonic() - state.seconds
     specs = planned(config, work.store, work.plans, state)
     on_stall = functools.partial(_journal_stall, journal)
-    with feature_stream(
-        specs, config, work.store, work.target, work.cache, where=work.where, on_stall=on_stall
-    ) as stream:
+    with (
+        feature_stream(
+            specs, config, work.store, work.target, work.cache, where=work.where, on_stall=on_stall
+        ) as stream,
+        TrainingView(str(work.run), stream.stats, base_lr=config.train.base_lr) as view,
+        journal.heard_by(view),
+    ):
         for item in stream:
             spec, state.seconds = item.batch.spec, time.monotonic() - began
             share = spent(config.train, state, spec.epochs)
@@ -65,9 +66,6 @@ def learn(
             if not state.pending.num_batches:
                 _watch_out(state, metrics, spec, journal)
                 saver.save_if_due(state)
-            progress.show(
-                lambda m=metrics, s=state.seconds, done=share: _progress_line(m, s, done, stream.stats())  # type: ignore[misc]
-            )
         finish_step(state, config)
         return stream.summary()
 
@@ -101,11 +99,3 @@ def spent(budget: TrainConfig, state: TrainState, epochs: float) -> float:
         return state.step / budget.max_steps
     assert budget.epochs is not None
     return epochs / budget.epochs
-
-
-def _progress_line(metrics: StepMetrics, seconds: float, share: float, stats: FlowStats) -> str:
-    left = seconds / share - seconds if share > 0 else 0.0
-    return (
-        f"{share:4.0%}  step {metrics.step:,}  loss {metrics.loss:.3f}  "
-        f"accepted in training {metrics.acceptance:.2f}  {left:.0f} s left  slowest: {slowest(stats)}"
-    )

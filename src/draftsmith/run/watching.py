@@ -32,6 +32,7 @@ class RunFiles:
             raise CheckpointError(f"{run} is not a run: it holds none of {', '.join(OF_A_RUN)}")
         self._run = run
         self._config = _toml(run / "config.toml")
+        self._has_read = False
         self._open()
 
     def snapshot(self, now: float) -> Snapshot:
@@ -48,7 +49,7 @@ class RunFiles:
 
     def _snapshot(self, now: float) -> Snapshot:
         metrics, events = self._metrics.read(), self._events.read()
-        if self._metrics.num_restarts or self._events.num_restarts:  # cut back by a resume: begin again
+        if self._was_cut_back(events):
             self._open()
             metrics, events = self._metrics.read(), self._events.read()
         for _at, is_event, row in _in_order(metrics, events):
@@ -56,6 +57,12 @@ class RunFiles:
         found = self._tally.snapshot(now)
         found = dataclasses.replace(found, silent_s=self._silent_s(now), notes=(*found.notes, *self._notes()))
         return self._judged(found)
+
+    def _was_cut_back(self, events: list[Row]) -> bool:
+        """Resuming takes rows away that we may have counted: those after the checkpoint that it goes on from."""
+        resumed = self._has_read and any(row.get("event") == "resume" for row in events)
+        self._has_read = True
+        return resumed or self._metrics.num_restarts + self._events.num_restarts > 0
 
     def _silent_s(self, now: float) -> float | None:
         paths = [self._run / name for name in ("metrics.jsonl", "events.jsonl", "summary.json", "config.toml")]
