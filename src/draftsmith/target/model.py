@@ -18,6 +18,7 @@ from draftsmith.config import TargetConfig
 from draftsmith.errors import ConfigError, ModelError
 from draftsmith.target.builtin import BUILTIN_TARGETS, materialise
 from draftsmith.target.cache import PositionCache, visible
+from draftsmith.target.paged import paged_zeros
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -145,7 +146,10 @@ class Target:
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
     def _new_sink(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return torch.empty(*input_ids.shape, self.feature_size, dtype=self.dtype, device=self.device)
+        shape = (*input_ids.shape, self.feature_size)
+        if self.device.type == "cpu":
+            return paged_zeros(*shape, dtype=self.dtype)
+        return torch.empty(shape, dtype=self.dtype, device=self.device)
 
     @contextmanager
     def _capture(self, sink: torch.Tensor | None, *, stop: bool) -> Iterator[None]:
