@@ -173,7 +173,8 @@ def draftsmith(*arguments: object) -> Finished:
 def running() -> set[str]:
     """Threads and child processes of this process, by name and number."""
     threads = {f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate()}
-    children = {
-        number for task in Path("/proc/self/task").iterdir() for number in (task / "children").read_text().split()
-    }
+    children: set[str] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # that thread has just ended
+            children |= set((task / "children").read_text(encoding="ascii").split())
     return threads | {f"process {number}" for number in children}
