@@ -80,6 +80,20 @@ def write_settings(run: Path, config: RunConfig) -> list[str]:
     return differences(before, now)
 
 
+def as_settled_before(config: RunConfig) -> RunConfig:
+    """Precisions that are auto as the run in run.dir settled them, if there is one: measured again, they might differ."""
+    path = None if config.run.dir is None else config.run.dir / "config.toml"
+    if path is None or not path.exists():
+        return config
+    before = load_config(path)
+    target, train = config.target, config.train
+    if target.dtype == "auto":
+        target = target.model_copy(update={"dtype": before.target.dtype})
+    if train.dtype == "auto":
+        train = train.model_copy(update={"dtype": before.train.dtype})
+    return config.model_copy(update={"target": target, "train": train})
+
+
 def is_finished(run: Path) -> bool:
     """Has everything been done that was asked for: trained, exported, measured?"""
     path = run / "summary.json"

@@ -17,7 +17,7 @@ from draftsmith.export import export_drafter, model_card
 from draftsmith.flow import Background
 from draftsmith.observe import Journal, Progress, StopRequest
 from draftsmith.run.contract import contract_of
-from draftsmith.run.directory import Claim, claimed, discarded_on_failure, write_json, write_settings
+from draftsmith.run.directory import Claim, as_settled_before, claimed, discarded_on_failure, write_json, write_settings
 from draftsmith.run.loop import Workplace, learn, spent
 from draftsmith.run.measuring import evaluate
 from draftsmith.run.opening import (
@@ -29,7 +29,7 @@ from draftsmith.run.opening import (
     plans_of,
     prompt_sets,
     say_what_was_rejected,
-    set_up_torch,
+    set_up,
 )
 from draftsmith.run.reporting import reported
 from draftsmith.run.resuming import Begun, begin, facts_of
@@ -42,7 +42,7 @@ def train(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, An
 
     A run directory that holds an unfinished run is gone on with; `resume` insists on that.
     """
-    set_up_torch(config)
+    config = set_up(as_settled_before(config))
     with claimed(config, name, resume=resume) as claim:
         with discarded_on_failure(claim):
             changed = write_settings(claim.run, config)
