@@ -81,7 +81,7 @@ def write_settings(run: Path, config: RunConfig) -> list[str]:
 
 
 def as_settled_before(config: RunConfig) -> RunConfig:
-    """Precisions that are auto as the run in run.dir settled them, if there is one: measured again, they might differ."""
+    """Precisions that are auto as an earlier start in run.dir settled them: measured again, they might differ."""
     path = None if config.run.dir is None else config.run.dir / "config.toml"
     if path is None or not path.exists():
         return config
