@@ -204,6 +204,23 @@ class EvalConfig(Section):
         default="float32", description="Precision of the lossless check; in bf16, near ties differ between kernels."
     )
     speed_dtype: Precision = Field(default="auto", description="Precision of timed decoding.")
+    every_steps: int = Field(default=0, ge=0, description="Steps between two measurements during training; 0: none.")
+    num_during: int = Field(default=16, ge=1, description="Held-out prompts that are measured during training.")
+    patience: int | None = Field(
+        default=None, ge=1, description="Stop when so many measurements in a row were no better than the best."
+    )
+    export: Literal["last", "best"] = Field(
+        default="last", description="Which weights become drafter/: of the last step, or of the best measured one."
+    )
+
+    @model_validator(mode="after")
+    def _measured_during_training(self) -> EvalConfig:
+        for name, wanted in (("eval.patience", self.patience is not None), ("eval.export=best", self.export == "best")):
+            if wanted and not self.every_steps:
+                raise ValueError(f"{name} needs measurements during training; set eval.every_steps")
+        if self.every_steps and not self.num_prompts:
+            raise ValueError("eval.every_steps measures held-out prompts, but eval.num_prompts is 0; raise it")
+        return self
 
 
 class RunSection(Section):
@@ -230,6 +247,12 @@ class RunConfig(Section):
     flow: FlowConfig = FlowConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
+
+    @model_validator(mode="after")
+    def _best_is_kept(self) -> RunConfig:
+        if self.eval.export == "best" and not self.checkpoint.keep_best:
+            raise ValueError("eval.export=best needs the best checkpoint; set checkpoint.keep_best to 1 or more")
+        return self
 
 
 def load_config(path: Path, overrides: list[str] | None = None) -> RunConfig:

@@ -18,6 +18,7 @@ from draftsmith.config import RunConfig, load_config
 from draftsmith.errors import CheckpointError, ConfigError
 from draftsmith.files import LEFTOVER, atomic_write, sweep
 from draftsmith.observe import describe_environment
+from draftsmith.redaction import redacted
 from draftsmith.run.contract import differences, settings_of
 from draftsmith.run.lock import LOCK, locked
 
@@ -101,7 +102,12 @@ def is_finished(run: Path) -> bool:
 
 
 def as_toml(config: RunConfig) -> str:
-    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
+    """The settings as a file. Raises ConfigError if one of them holds a credential: files of a run are passed on."""
+    text = tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
+    for line, shown in zip(text.splitlines(), redacted(text).splitlines(), strict=True):
+        if line != shown:
+            raise ConfigError(f"a setting holds a credential: {shown}; give it in the environment, as HF_TOKEN is")
+    return text
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from draftsmith.config import RunConfig
-from draftsmith.drafter import mask_builder
+from draftsmith.drafter import Drafter, mask_builder
 from draftsmith.errors import CheckpointError, DraftsmithError, Interrupted, StageError
 from draftsmith.export import export_drafter, model_card
 from draftsmith.flow import Background
 from draftsmith.observe import Journal, Progress, StopRequest
 from draftsmith.run.contract import contract_of
 from draftsmith.run.directory import Claim, as_settled_before, claimed, discarded_on_failure, write_json, write_settings
-from draftsmith.run.loop import Workplace, learn, spent
+from draftsmith.run.loop import learn, spent
 from draftsmith.run.measuring import evaluate
 from draftsmith.run.opening import (
     check_something_is_left,
@@ -33,8 +33,9 @@ from draftsmith.run.opening import (
 )
 from draftsmith.run.reporting import reported
 from draftsmith.run.resuming import Begun, begin, facts_of
+from draftsmith.run.workplace import Workplace
 from draftsmith.target import load_target, load_tokenizer
-from draftsmith.training import Saver, TrainState, params_sha256
+from draftsmith.training import Saver, TrainState, best_steps, open_checkpoint, params_sha256
 
 
 def train(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, Any]:
@@ -154,6 +155,7 @@ def _say_what_failed(journal: Journal, error: DraftsmithError) -> None:
 def _keep(state: TrainState, config: RunConfig, run: Path, saver: Saver, flow: dict[str, Any]) -> dict[str, Any]:
     """Save and export what was trained, and write the first half of summary.json."""
     saver.save_now(state)
+    drafter, exported_step = _to_export(state, config, run)
     summary = {
         "target": config.target.model,
         "seed": config.seed,
@@ -164,10 +166,23 @@ def _keep(state: TrainState, config: RunConfig, run: Path, saver: Saver, flow: d
         "num_skipped_steps": state.guards.num_skipped,
         "num_loss_spikes": state.guards.num_spikes,
         "checkpoint_blocked_s": round(saver.blocked_s, 3),
-        "params_sha256": params_sha256(state.drafter),
+        "exported_step": exported_step,
+        "held_out_acceptance": {str(step): length for step, length in sorted(state.acceptance.items())},
+        "params_sha256": params_sha256(drafter),
         "drafter": str(run / "drafter"),
         "flow": flow,
     }
-    export_drafter(state.drafter, run / "drafter", card=model_card(state.drafter.shape, summary), replace=True)
+    export_drafter(drafter, run / "drafter", card=model_card(drafter.shape, summary), replace=True)
     write_json(run / "summary.json", summary)
     return summary
+
+
+def _to_export(state: TrainState, config: RunConfig, run: Path) -> tuple[Drafter, int]:
+    """The drafter that is exported, and of which step it is.
+
+    Raises CheckpointError if the best one is asked for and its checkpoint is not whole.
+    """
+    best = best_steps(state.acceptance)[0] if state.acceptance else state.step
+    if config.eval.export == "last" or best == state.step:
+        return state.drafter, state.step
+    return open_checkpoint(run / "checkpoints" / f"step-{best:06d}").drafter(), best
