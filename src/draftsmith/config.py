@@ -18,6 +18,10 @@ from draftsmith.errors import ConfigError
 RESERVED_TEMPLATE_NAMES = {"tokenize", "return_dict", "add_generation_prompt", "tools", "messages", "conversation"}
 
 
+# auto: bfloat16 where the device is measured to be as fast in it, else float32; a run's config.toml says which.
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
 class Section(BaseModel):
     """A group of settings: frozen, and closed to unknown names."""
 
@@ -29,7 +33,7 @@ class TargetConfig(Section):
 
     model: str = Field(description="A directory or hub name of a causal language model, or smollm2-135m / tiny-random.")
     revision: str | None = Field(default=None, description="Hub revision; needed with trust_remote_code.")
-    dtype: Literal["float32", "bfloat16"] = Field(default="bfloat16", description="Precision of the target's forward.")
+    dtype: Precision = Field(default="auto", description="Precision of the target's forward.")
     layer_ids: tuple[int, ...] | None = Field(
         default=None, description="Tapped layers, 0-based outputs of decoder blocks; by default num_taps spread evenly."
     )
@@ -134,9 +138,7 @@ class TrainConfig(Section):
     clip_norm: float = Field(default=1.0, gt=0)
     loss: Literal["ce", "dpace"] = "ce"
     gamma: float | None = Field(default=None, gt=0, description="Decay of slot weights; by default set by block size.")
-    dtype: Literal["float32", "bfloat16"] = Field(
-        default="bfloat16", description="Compute precision; masters are fp32."
-    )
+    dtype: Precision = Field(default="auto", description="Compute precision; masters are fp32.")
     head: Literal["full", "sampled"] = Field(
         default="full", description="sampled: tokens seen in the data plus random rows, redrawn as training goes."
     )
@@ -206,7 +208,24 @@ class EvalConfig(Section):
     dtype: Literal["float32", "bfloat16"] = Field(
         default="float32", description="Precision of the lossless check; in bf16, near ties differ between kernels."
     )
-    speed_dtype: Literal["float32", "bfloat16"] = Field(default="bfloat16", description="Precision of timed decoding.")
+    speed_dtype: Precision = Field(default="auto", description="Precision of timed decoding.")
+    every_steps: int = Field(default=0, ge=0, description="Steps between two measurements during training; 0: none.")
+    num_during: int = Field(default=16, ge=1, description="Held-out prompts that are measured during training.")
+    patience: int | None = Field(
+        default=None, ge=1, description="Stop when so many measurements in a row were no better than the best."
+    )
+    export: Literal["last", "best"] = Field(
+        default="last", description="Which weights become drafter/: of the last step, or of the best measured one."
+    )
+
+    @model_validator(mode="after")
+    def _measured_during_training(self) -> EvalConfig:
+        for name, wanted in (("eval.patience", self.patience is not None), ("eval.export=best", self.export == "best")):
+            if wanted and not self.every_steps:
+                raise ValueError(f"{name} needs measurements during training; set eval.every_steps")
+        if self.every_steps and not self.num_prompts:
+            raise ValueError("eval.every_steps measures held-out prompts, but eval.num_prompts is 0; raise it")
+        return self
 
 
 class ObserveConfig(Section):
@@ -242,6 +261,12 @@ class RunConfig(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
     observe: ObserveConfig = ObserveConfig()
+
+    @model_validator(mode="after")
+    def _best_is_kept(self) -> RunConfig:
+        if self.eval.export == "best" and not self.checkpoint.keep_best:
+            raise ValueError("eval.export=best needs the best checkpoint; set checkpoint.keep_best to 1 or more")
+        return self
 
 
 def load_config(path: Path, overrides: list[str] | None = None) -> RunConfig:

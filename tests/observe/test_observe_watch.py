@@ -45,6 +45,15 @@ def test_a_running_run_is_shown_as_its_rows_say(run: Path) -> None:
     assert (found.elapsed_s, found.left_s) == (10.0, pytest.approx(90.0))
 
 
+def test_a_measurement_on_held_out_prompts_is_shown_and_hides_nothing(run: Path) -> None:
+    measured = {"time": 1010.5, "step": 10, "epoch": 0, "seq": 11, "held_out_acceptance": 1.75, "measured_s": 0.5}
+    with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(measured) + "\n")
+    found = seen(run, now=1010.0)
+    assert (found.held_out, found.step, found.progress, found.lr) == (1.75, 10, 0.1, pytest.approx(5e-4))
+    assert "held out 1.75" in draftsmith("watch", run, "--once").out
+
+
 def test_rows_that_come_later_are_added_and_a_half_line_is_left_for_later(run: Path) -> None:
     files = RunFiles(run)
     assert files.snapshot(1010.0).step == 10

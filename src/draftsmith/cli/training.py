@@ -57,6 +57,20 @@ def _what_to_train(config: Path, overrides: list[str], weights: Path | None) -> 
 
 
 @app.command()
+def checkpoints(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON instead of a table.")] = False,
+) -> None:
+    """List the checkpoints of a run and verify each; exit code 1 if one of them is damaged."""
+    from draftsmith.run.checkpoints import list_checkpoints, print_checkpoints
+
+    listed = list_checkpoints(run_dir)
+    print_checkpoints(listed, as_json=as_json)
+    if any(each.problem for each in listed):
+        raise typer.Exit(1)
+
+
+@app.command()
 def plan(
     source: Annotated[
         Path | None, typer.Argument(help="Token store, or a file with one length in tokens a line.")

@@ -6,6 +6,7 @@ Knows nothing about models and needs the standard library only. The contract is 
 from draftsmith.flow.accounts import FlowStats, StageStats
 from draftsmith.flow.background import Background, Outcome
 from draftsmith.flow.best_effort import BestEffort
+from draftsmith.flow.pages import pages
 from draftsmith.flow.pipeline import Output, Pipeline, once
 from draftsmith.flow.verdict import Verdict, shares, slowest, verdict
 
@@ -19,6 +20,7 @@ __all__ = [
     "StageStats",
     "Verdict",
     "once",
+    "pages",
     "shares",
     "slowest",
     "verdict",

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from draftsmith.observe.lines import LineLog
+from draftsmith.redaction import redacted
 
 
 class Listener(Protocol):
@@ -80,13 +81,17 @@ class Journal:
 
 
 def _stamped(values: dict[str, Any]) -> dict[str, Any]:
-    return {"time": round(time.time(), 3), **{name: _finite(value) for name, value in values.items()}}
+    return {"time": round(time.time(), 3), **{name: _writable(value) for name, value in values.items()}}
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no NaN; a reader should still see what happened."""
+def _writable(value: Any) -> Any:
+    """JSON has no NaN, but a reader should still see what happened; credentials are nobody's business."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, str):
+        return redacted(value)
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [_writable(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _writable(item) for name, item in value.items()}
     return value

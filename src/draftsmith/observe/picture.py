@@ -68,6 +68,8 @@ def one_line(snapshot: Snapshot) -> str:
         parts.append(f"loss {snapshot.loss:.3f}")
     if snapshot.acceptance is not None:
         parts.append(f"accepted in training {snapshot.acceptance:.2f}")
+    if snapshot.held_out is not None:
+        parts.append(f"held out {snapshot.held_out:.2f}")
     if snapshot.lr is not None:
         parts.append(f"lr {snapshot.lr:.2e}")
     if snapshot.left_s is not None:
@@ -132,6 +134,8 @@ def _learning(snapshot: Snapshot, width: int) -> Iterator[tuple[int, Pieces]]:
             pieces.append((f" ({snapshot.loss - snapshot.loss_before:+.3f})", "dim"))
     if snapshot.acceptance is not None:
         pieces += [("  accepted ", "dim"), (f"{snapshot.acceptance:.2f}", "bold")]
+    if snapshot.held_out is not None:
+        pieces += [("  held out ", "dim"), (f"{snapshot.held_out:.2f}", "bold")]
     if snapshot.lr is not None:
         pieces += [("  lr ", "dim"), (f"{snapshot.lr:.2e}", "")]
     elif snapshot.lr_factor is not None:

@@ -32,6 +32,7 @@ class Tally:
         self._acceptances: deque[float] = deque(maxlen=NEWEST)
         self._by_bucket: dict[int, deque[float]] = {}
         self._newest: Row = {}
+        self._held_out: float | None = None
         self._first: tuple[float, float] | None = None  # time and progress where this start began
         self._num_skipped = 0
         self._num_spikes = 0
@@ -43,6 +44,8 @@ class Tally:
     def metrics(self, row: Row) -> None:
         """One line of metrics.jsonl."""
         self._phase = "training"
+        if "loss" not in row:  # a measurement between two steps
+            return
         self._newest = row
         loss, acceptance = _number(row, "loss"), _number(row, "acceptance")
         if loss is not None:
@@ -92,6 +95,7 @@ class Tally:
             loss_before=_mean(before),
             loss_by_bucket=tuple((bucket, sum(of) / len(of)) for bucket, of in sorted(self._by_bucket.items())),
             acceptance=_mean(self._acceptances),
+            held_out=self._held_out,
             lr=None if factor is None or self._base_lr is None else factor * self._base_lr,
             lr_factor=factor,
             grad_norm=_number(row, "grad_norm"),

@@ -18,6 +18,7 @@ from draftsmith.config import RunConfig, load_config
 from draftsmith.errors import CheckpointError, ConfigError
 from draftsmith.files import LEFTOVER, atomic_write, sweep
 from draftsmith.observe import describe_environment
+from draftsmith.redaction import redacted
 from draftsmith.run.contract import differences, settings_of
 from draftsmith.run.lock import LOCK, locked
 
@@ -80,6 +81,20 @@ def write_settings(run: Path, config: RunConfig) -> list[str]:
     return differences(before, now)
 
 
+def as_settled_before(config: RunConfig) -> RunConfig:
+    """Precisions that are auto as an earlier start in run.dir settled them: measured again, they might differ."""
+    path = None if config.run.dir is None else config.run.dir / "config.toml"
+    if path is None or not path.exists():
+        return config
+    before = load_config(path)
+    target, train = config.target, config.train
+    if target.dtype == "auto":
+        target = target.model_copy(update={"dtype": before.target.dtype})
+    if train.dtype == "auto":
+        train = train.model_copy(update={"dtype": before.train.dtype})
+    return config.model_copy(update={"target": target, "train": train})
+
+
 def is_finished(run: Path) -> bool:
     """Has everything been done that was asked for: trained, exported, measured?"""
     path = run / "summary.json"
@@ -87,7 +102,12 @@ def is_finished(run: Path) -> bool:
 
 
 def as_toml(config: RunConfig) -> str:
-    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
+    """The settings as a file. Raises ConfigError if one of them holds a credential: files of a run are passed on."""
+    text = tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
+    for line, shown in zip(text.splitlines(), redacted(text).splitlines(), strict=True):
+        if line != shown:
+            raise ConfigError(f"a setting holds a credential: {shown}; give it in the environment, as HF_TOKEN is")
+    return text
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -5,44 +5,28 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from draftsmith.config import RunConfig, TrainConfig
-from draftsmith.data import TokenStore
+from draftsmith.config import TrainConfig
 from draftsmith.errors import DivergedError, StageError
 from draftsmith.observe import Journal, StopRequest, TrainingView
 from draftsmith.records import BatchSpec
-from draftsmith.run.opening import Plans, PromptSets, planned
-from draftsmith.streams import Topology, feature_stream
-from draftsmith.target import FeatureCache, Target
+from draftsmith.run.judging import Judge, should_stop
+from draftsmith.run.opening import planned
+from draftsmith.run.workplace import Workplace
+from draftsmith.streams import FeatureStream, feature_stream
 from draftsmith.training import Saver, StepMetrics, TrainState, finish_step, train_step
 
 FLOW_EVERY = 10  # steps between two reports on the flow in metrics.jsonl
 
 
-@dataclass(frozen=True)
-class Workplace:
-    """What training works with; all of it is as it was when the run began."""
-
-    run: Path
-    config: RunConfig
-    store: TokenStore
-    plans: Plans
-    target: Target = field(repr=False)
-    cache: FeatureCache | None
-    where: Topology
-    prompts: PromptSets = field(repr=False)
-    contract: dict[str, Any] = field(repr=False)
-
-
 def learn(work: Workplace, state: TrainState, saver: Saver, journal: Journal, stop: StopRequest) -> dict[str, Any]:
-    """Train until the budget is spent or a signal arrives; returns who was slow, for summary.json.
+    """Train until the budget is spent, acceptance rises no more, or a signal arrives; returns who was slow.
 
-    Raises StageError or DivergedError between two steps: what was trained up to there can be saved.
+    Raises StageError or DivergedError between two steps: what was trained up to there can be saved. (A hang that was
+    interrupted in the middle of an update has left `state.is_torn`.)
     """
-    config, began = work.config, time.monotonic() - state.seconds
+    config, judge, watch = work.config, Judge(work, journal, stop), _Stopwatch(state.seconds)
     specs = planned(config, work.store, work.plans, state)
     on_stall = functools.partial(_journal_stall, journal)
     with (
@@ -52,8 +36,10 @@ def learn(work: Workplace, state: TrainState, saver: Saver, journal: Journal, st
         TrainingView(str(work.run), stream.stats, base_lr=config.train.base_lr) as view,
         journal.heard_by(view),
     ):
-        for item in stream:
-            spec, state.seconds = item.batch.spec, time.monotonic() - began
+        items = iter(stream)
+        _measure_if_due(judge, state, saver, stream, watch)  # a kill may have come before it was done
+        while not should_stop(config.eval, state.acceptance) and (item := next(items, None)) is not None:
+            spec, state.seconds = item.batch.spec, watch.seconds()
             share = spent(config.train, state, spec.epochs)
             if share >= 1 or (stop.received is not None and not state.pending.num_batches):
                 break
@@ -65,9 +51,39 @@ def learn(work: Workplace, state: TrainState, saver: Saver, journal: Journal, st
             journal.metrics(**place, progress=round(share, 6), **dataclasses.asdict(metrics), **flow)
             if not state.pending.num_batches:
                 _watch_out(state, metrics, spec, journal)
+                _measure_if_due(judge, state, saver, stream, watch)
                 saver.save_if_due(state)
         finish_step(state, config)
+        _measure_if_due(judge, state, saver, stream, watch, at_end=True)
         return stream.summary()
+
+
+class _Stopwatch:
+    """Seconds of training, those of earlier starts included; what is taken out does not count."""
+
+    def __init__(self, seconds: float) -> None:
+        self._began = time.monotonic() - seconds
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def take_out(self, seconds: float) -> None:
+        self._began += seconds
+
+
+def _measure_if_due(
+    judge: Judge,
+    state: TrainState,
+    saver: Saver,
+    stream: FeatureStream,
+    watch: _Stopwatch,
+    *,
+    at_end: bool = False,
+) -> None:
+    """Save the step that is measured, so that the best one can be kept, and measure it while it is being written."""
+    if judge.is_due(state, at_end=at_end):
+        saver.save(state)
+        watch.take_out(judge.measure(state, stream.alive))
 
 
 def _watch_out(state: TrainState, metrics: StepMetrics, spec: BatchSpec, journal: Journal) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,8 @@ from draftsmith.export import model_card, read_drafter
 from draftsmith.files import atomic_write
 from draftsmith.observe import Progress, peak_memory_bytes
 from draftsmith.run.directory import read_json, write_json
-from draftsmith.run.opening import PromptSets, prompt_sets, set_up_torch
-from draftsmith.target import (
-    load_target,
-    resolve_device,
-)
+from draftsmith.run.opening import PromptSets, prompt_sets, set_up
+from draftsmith.target import Target, load_target, resolve_device
 
 # What `evaluate` adds to summary.json; measured again, nothing of an earlier measurement stays beside it.
 MEASURED = {field.name for field in dataclasses.fields(evaluation.Speed)} | {
@@ -28,7 +26,7 @@ MEASURED = {field.name for field in dataclasses.fields(evaluation.Speed)} | {
 
 def evaluate(run: Path, config: RunConfig, prompts: PromptSets | None = None) -> dict[str, Any]:
     """Measure the exported drafter of a run, and add what was measured to its summary.json."""
-    set_up_torch(config)
+    config = set_up(config)
     drafter = read_drafter(run / "drafter")
     prompts = prompts if prompts is not None else prompt_sets(config, run)
     measured = _measure_sets(config, drafter, prompts) if prompts else {}
@@ -45,15 +43,22 @@ def evaluate(run: Path, config: RunConfig, prompts: PromptSets | None = None) ->
 def _measure_sets(config: RunConfig, drafter: Drafter, prompts: dict[str, list[list[int]]]) -> dict[str, Any]:
     target = load_target(config.target, dtype=config.eval.dtype, device=resolve_device(config.device))
     with Progress("decoding with the drafter") as progress:
-        measured = evaluation.measure_sets(
-            drafter.to(target.device, target.dtype),
-            target,
-            prompts,
-            max_new_tokens=config.eval.max_new_tokens,
-            batch_size=config.eval.batch_size,
-            progress=progress.show,
-        )
+        measured = measure_sets(config, drafter, target, prompts, progress.show)
     return {**measured, "eval_dtype": config.eval.dtype}
+
+
+def measure_sets(
+    config: RunConfig, drafter: Drafter, target: Target, prompts: PromptSets, progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Acceptance and equality as the settings ask for; the same at the end of a run and on the way. Moves `drafter`."""
+    return evaluation.measure_sets(
+        drafter.to(target.device, target.dtype),
+        target,
+        prompts,
+        max_new_tokens=config.eval.max_new_tokens,
+        batch_size=config.eval.batch_size,
+        progress=progress,
+    )
 
 
 def _measure_speed(config: RunConfig, drafter: Drafter, prompts: list[list[int]]) -> dict[str, Any]:

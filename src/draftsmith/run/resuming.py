@@ -11,8 +11,8 @@ from draftsmith.errors import CheckpointError
 from draftsmith.plan import PlanSettings, Position, position_of, resume_plan
 from draftsmith.run.contract import differences
 from draftsmith.run.directory import Claim
-from draftsmith.run.loop import Workplace
 from draftsmith.run.opening import Plans
+from draftsmith.run.workplace import Workplace
 from draftsmith.training import Checkpoint, TrainState, newest_checkpoint, open_checkpoint
 
 

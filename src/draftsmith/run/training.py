@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from draftsmith.config import RunConfig
-from draftsmith.drafter import mask_builder
+from draftsmith.drafter import Drafter, mask_builder
 from draftsmith.errors import CheckpointError, DraftsmithError, Interrupted, StageError
 from draftsmith.export import export_drafter, model_card
 from draftsmith.flow import Background
 from draftsmith.observe import Journal, Progress, StopRequest, check_sinks, open_sinks
 from draftsmith.run.contract import contract_of
-from draftsmith.run.directory import Claim, claimed, discarded_on_failure, write_json, write_settings
-from draftsmith.run.loop import Workplace, learn, spent
+from draftsmith.run.directory import Claim, as_settled_before, claimed, discarded_on_failure, write_json, write_settings
+from draftsmith.run.loop import learn, spent
 from draftsmith.run.measuring import evaluate
 from draftsmith.run.opening import (
     check_something_is_left,
@@ -30,12 +30,13 @@ from draftsmith.run.opening import (
     plans_of,
     prompt_sets,
     say_what_was_rejected,
-    set_up_torch,
+    set_up,
 )
 from draftsmith.run.reporting import reported
 from draftsmith.run.resuming import Begun, begin, facts_of
+from draftsmith.run.workplace import Workplace
 from draftsmith.target import load_target, load_tokenizer
-from draftsmith.training import Saver, TrainState, params_sha256
+from draftsmith.training import Saver, TrainState, best_steps, open_checkpoint, params_sha256
 
 
 def train(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def train(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, An
     A run directory that holds an unfinished run is gone on with; `resume` insists on that.
     """
     check_sinks(config.observe.sinks)
-    set_up_torch(config)
+    config = set_up(as_settled_before(config))
     with claimed(config, name, resume=resume) as claim:
         with discarded_on_failure(claim):
             changed = write_settings(claim.run, config)
@@ -178,6 +179,7 @@ def _say_what_failed(journal: Journal, error: DraftsmithError) -> None:
 def _keep(state: TrainState, config: RunConfig, run: Path, saver: Saver, flow: dict[str, Any]) -> dict[str, Any]:
     """Save and export what was trained, and write the first half of summary.json."""
     saver.save_now(state)
+    drafter, exported_step = _to_export(state, config, run)
     summary = {
         "target": config.target.model,
         "seed": config.seed,
@@ -188,10 +190,23 @@ def _keep(state: TrainState, config: RunConfig, run: Path, saver: Saver, flow: d
         "num_skipped_steps": state.guards.num_skipped,
         "num_loss_spikes": state.guards.num_spikes,
         "checkpoint_blocked_s": round(saver.blocked_s, 3),
-        "params_sha256": params_sha256(state.drafter),
+        "exported_step": exported_step,
+        "held_out_acceptance": {str(step): length for step, length in sorted(state.acceptance.items())},
+        "params_sha256": params_sha256(drafter),
         "drafter": str(run / "drafter"),
         "flow": flow,
     }
-    export_drafter(state.drafter, run / "drafter", card=model_card(state.drafter.shape, summary), replace=True)
+    export_drafter(drafter, run / "drafter", card=model_card(drafter.shape, summary), replace=True)
     write_json(run / "summary.json", summary)
     return summary
+
+
+def _to_export(state: TrainState, config: RunConfig, run: Path) -> tuple[Drafter, int]:
+    """The drafter that is exported, and of which step it is.
+
+    Raises CheckpointError if the best one is asked for and its checkpoint is not whole.
+    """
+    best = best_steps(state.acceptance)[0] if state.acceptance else state.step
+    if config.eval.export == "last" or best == state.step:
+        return state.drafter, state.step
+    return open_checkpoint(run / "checkpoints" / f"step-{best:06d}").drafter(), best

@@ -16,7 +16,7 @@ from draftsmith.training.guards import Guards
 from draftsmith.training.head import TrainingHead, head_for_step
 from draftsmith.training.loss import block_loss
 from draftsmith.training.optimizer import lr_factor, make_optimizers
-from draftsmith.training.saver import Saver, Schedule
+from draftsmith.training.saver import Saver, Schedule, best_steps
 from draftsmith.training.step import StepMetrics, TrainState, finish_step, train_step
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "StepMetrics",
     "TrainState",
     "TrainingHead",
+    "best_steps",
     "block_loss",
     "examine",
     "finish_step",

@@ -52,8 +52,10 @@ class Snapshot:
 def take_snapshot(state: TrainState, facts: dict[str, Any]) -> Snapshot:
     """Copy `state`, between two steps; `facts` are kept beside it as JSON.
 
-    Raises CheckpointError if a weight is not finite: such a state is never saved over a good one.
+    Raises CheckpointError if an update was interrupted, or a weight is not finite: such a state is never saved.
     """
+    if state.is_torn:
+        raise CheckpointError(f"the update after step {state.step} was interrupted; its weights are not saved")
     weights = {name: _copied(tensor) for name, tensor in state.drafter.state_dict().items()}
     broken = [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]
     if broken:

@@ -7,7 +7,7 @@ checkpoints go: only once a newer one has been read back and found whole.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,8 +99,7 @@ class Saver:
             self._failed(state.step, began, CheckpointError(f"the journal of {self._run} cannot be written: {error}"))
             return
         snapshot = take_snapshot(state, {**self._facts(state), "journal_bytes": self._journal.num_bytes})
-        best = sorted(state.acceptance, key=lambda step: (state.acceptance[step], step))
-        keep = set(best[len(best) - self._config.keep_best :])
+        keep = set(best_steps(state.acceptance)[: self._config.keep_best])
         self._background.submit(lambda: self._write(snapshot, keep))
         self._job = _Job(state.step, began, self._clock() - began)
         self.blocked_s += self._job.blocked_s
@@ -142,6 +141,11 @@ class Saver:
                 "train again with --resume"
             )
         self._alarm(f"step {step} could not be saved ({error}); training goes on, so far {saved} is saved")
+
+
+def best_steps(acceptance: Mapping[int, float]) -> list[int]:
+    """Measured steps, those that were accepted best first, earlier ones before equals."""
+    return sorted(acceptance, key=lambda step: (-acceptance[step], step))
 
 
 def retire(run: Path, *, keep_last: int, keep: set[int]) -> None:

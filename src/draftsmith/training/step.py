@@ -44,7 +44,8 @@ class TrainState:
 
     epoch, seq: the batch that the next step begins with, seq being the number of batches of an epoch at its end. Counts
     and place are those of whole steps; `pending` has the rest. seconds: of training so far, for a budget of minutes.
-    acceptance: as measured on held-out prompts, by step.
+    acceptance: as measured on held-out prompts, by step. is_torn: an update was begun and has not ended, so that the
+    weights belong to no step.
     """
 
     drafter: Drafter
@@ -57,6 +58,7 @@ class TrainState:
     num_context_tokens: int = 0
     seconds: float = 0.0
     acceptance: dict[int, float] = field(default_factory=dict)
+    is_torn: bool = False
     guards: Guards = field(default_factory=Guards)
     pending: Pending = field(default_factory=Pending)
     head: tuple[int, TrainingHead] | None = field(default=None, repr=False)
@@ -177,6 +179,7 @@ def _apply(state: TrainState, config: TrainConfig, factor: float) -> _Applied:
     grad_norm = float(torch.nn.utils.clip_grad_norm_(state.drafter.parameters(), config.clip_norm))
     finding = state.guards.judge(state.pending.loss, grad_norm)
     skipped = finding == "not finite" or (finding == "spike" and config.skip_spikes)
+    state.is_torn = True
     if not skipped:
         set_lr(state.optimizers, factor)
         for optimizer in state.optimizers:
@@ -187,6 +190,7 @@ def _apply(state: TrainState, config: TrainConfig, factor: float) -> _Applied:
     state.num_anchors += state.pending.num_anchors
     state.num_context_tokens += state.pending.num_context_tokens
     state.pending = Pending()
+    state.is_torn = False
     return _Applied(grad_norm, skipped, finding == "spike")
 
 
