@@ -8,6 +8,7 @@ from draftsmith.flow.background import Background, Outcome
 from draftsmith.flow.best_effort import BestEffort
 from draftsmith.flow.pages import pages
 from draftsmith.flow.pipeline import Output, Pipeline, once
+from draftsmith.flow.processes import process_workers
 from draftsmith.flow.verdict import Verdict, shares, slowest, verdict
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Verdict",
     "once",
     "pages",
+    "process_workers",
     "shares",
     "slowest",
     "verdict",
