@@ -42,9 +42,10 @@ class Tally:
         self._notes: deque[str] = deque(maxlen=MAX_NOTES)
 
     def metrics(self, row: Row) -> None:
-        """One line of metrics.jsonl."""
+        """One line of metrics.jsonl: a batch that was trained on, or a measurement between two steps."""
         self._phase = "training"
-        if "loss" not in row:  # a measurement between two steps
+        if "held_out_acceptance" in row:
+            self._held_out = _number(row, "held_out_acceptance")
             return
         self._newest = row
         loss, acceptance = _number(row, "loss"), _number(row, "acceptance")
