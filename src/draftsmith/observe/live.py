@@ -20,7 +20,7 @@ from draftsmith.observe.snapshot import Snapshot, flow_shares
 from draftsmith.observe.tail import Row
 from draftsmith.observe.tally import Tally
 
-MAX_SHARE = 0.002
+MAX_SHARE = 0.001
 MIN_INTERVAL_S = 0.5
 
 
