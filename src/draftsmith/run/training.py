@@ -59,9 +59,10 @@ def train(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, An
             prompts = work.prompts
             del work, state
             gc.collect()  # parts of the pipeline refer to each other, and to hidden states whose room is needed now
-            summary = {**evaluate(claim.run, config, prompts), "finished": True}
-            write_json(claim.run / "summary.json", summary)
+            summary = evaluate(claim.run, config, prompts)
             journal.event("end", step=summary["train_steps"])
+        summary |= {"finished": True}  # the very last thing: whatever a kill cut off before is done again
+        write_json(claim.run / "summary.json", summary)
     return summary
 
 
