@@ -7,6 +7,7 @@ from draftsmith.flow.accounts import FlowStats, StageStats
 from draftsmith.flow.background import Background, Outcome
 from draftsmith.flow.pages import pages
 from draftsmith.flow.pipeline import Output, Pipeline, once
+from draftsmith.flow.processes import process_workers
 from draftsmith.flow.verdict import Verdict, shares, slowest, verdict
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Verdict",
     "once",
     "pages",
+    "process_workers",
     "shares",
     "slowest",
     "verdict",
