@@ -103,7 +103,8 @@ def _say_how_it_begins(
     if begun.is_saved:
         epochs = state.epoch + state.seq / work.plans(state.epoch).num_batches
         share = spent(work.config.train, state, epochs)
-        journal.event("resume", step=begun.step, progress=round(share, 6), environment_changed=changed)
+        found = {"step": begun.step, "progress": round(share, 6), "restored_s": round(begun.restored_s, 3)}
+        journal.event("resume", **found, environment_changed=changed)
         with Progress(f"{claim.run}: going on after step {begun.step:,}") as progress:
             for problem in begun.problems:
                 progress.note(f"a newer checkpoint was damaged and set aside: {problem}")
