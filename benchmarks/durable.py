@@ -3,8 +3,8 @@
     python benchmarks/durable.py configs/demo.toml --minutes 1.5 --json durable.json
 
 Trains a real configuration with many checkpoints, stops it with SIGTERM after about two thirds, resumes it, and
-reads what the run wrote down. The share of training time is blocked time per checkpoint over `--interval` minutes, by default the
-default of checkpoint.every_minutes.
+reads what the run wrote down. The share of training time is blocked time per checkpoint over `--interval` minutes, by
+default those of checkpoint.every_minutes.
 """
 
 from __future__ import annotations

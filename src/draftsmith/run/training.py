@@ -35,7 +35,7 @@ from draftsmith.run.reporting import reported
 from draftsmith.run.resuming import Begun, begin, facts_of
 from draftsmith.run.workplace import Workplace
 from draftsmith.target import load_target, load_tokenizer
-from draftsmith.training import Saver, TrainState, best_steps, open_checkpoint, params_sha256
+from draftsmith.training import Saver, TrainState, best_steps, open_checkpoint, params_sha256, step_directory
 
 
 def train(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, Any]:
@@ -187,4 +187,4 @@ def _to_export(state: TrainState, config: RunConfig, run: Path) -> tuple[Drafter
     best = best_steps(state.acceptance)[0] if state.acceptance else state.step
     if config.eval.export == "last" or best == state.step:
         return state.drafter, state.step
-    return open_checkpoint(run / "checkpoints" / f"step-{best:06d}").drafter(), best
+    return open_checkpoint(step_directory(run, best)).drafter(), best
