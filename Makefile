@@ -3,13 +3,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format clean
+.PHONY: demo test chaos check format clean
 
 demo: .venv/demo.stamp
 	$(BIN)/draftsmith demo
 
 test: .venv/dev.stamp
 	$(BIN)/python -m pytest
+
+# Kills, signals and corruptions by the dozen: 15 to 30 minutes. CHAOS_SEED=n chooses other moments.
+chaos: .venv/dev.stamp
+	$(BIN)/python -m pytest -m long tests/faults
 
 check: .venv/dev.stamp
 	$(BIN)/ruff format --check .

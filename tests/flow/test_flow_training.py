@@ -352,7 +352,7 @@ def test_P10_training_that_hangs_in_a_call_ends_the_process_and_says_which_stage
 import time
 import draftsmith.flow.pipeline, draftsmith.run.training
 draftsmith.flow.pipeline.AFTER_STALL_S = 0.3
-draftsmith.run.training.train_step = lambda *_arguments, **_settings: time.sleep(60)
+draftsmith.run.loop.train_step = lambda *_arguments, **_settings: time.sleep(60)
 from draftsmith.cli import main
 main()
 """

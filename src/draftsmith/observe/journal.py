@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -76,8 +76,9 @@ class Journal:
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        for log in (self._metrics, self._samples, self._events):
-            log.close()
+        with ExitStack() as stack:  # each is closed, whatever closing another one raises
+            for log in (self._metrics, self._samples, self._events):
+                stack.callback(log.close)
 
 
 def _stamped(values: dict[str, Any]) -> dict[str, Any]:

@@ -73,12 +73,13 @@ def write_settings(run: Path, config: RunConfig) -> list[str]:
     """Write config.toml and environment.json; returns how the environment differs from that of an earlier start."""
     path, now = run / "environment.json", {**describe_environment(), "target": config.target.model}
     before = read_json(path) if path.exists() else now
+    changed = differences(_what_computes(before), _what_computes(now))
     try:
         atomic_write(run / "config.toml", as_toml(config))
         write_json(path, now)
     except OSError as error:
         raise _unwritable(run, error) from error
-    return differences(before, now)
+    return changed
 
 
 def as_settled_before(config: RunConfig) -> RunConfig:
@@ -119,6 +120,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     atomic_write(path, json.dumps(value, indent=2) + "\n")
+
+
+def _what_computes(environment: dict[str, Any]) -> dict[str, Any]:
+    """Of an environment, what may change the last bits of a result."""
+    return {
+        **{name: environment.get(name) for name in ("draftsmith", "python", "processor", "cores")},
+        **environment.get("packages", {}),
+    }
 
 
 def _directory_of(config: RunConfig, name: str) -> Path:

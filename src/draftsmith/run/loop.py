@@ -50,6 +50,7 @@ def learn(work: Workplace, state: TrainState, saver: Saver, journal: Journal, st
             place = {"epoch": spec.epoch, "seq": spec.seq, "bucket": spec.bucket, "num_slots": spec.num_slots}
             journal.metrics(**place, progress=round(share, 6), **dataclasses.asdict(metrics), **flow)
             if not state.pending.num_batches:
+                state.seconds = watch.seconds()
                 _watch_out(state, metrics, spec, journal)
                 _measure_if_due(judge, state, saver, stream, watch)
                 saver.save_if_due(state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,8 @@ def check_sample_log(checkpoint: Checkpoint, run: Path) -> dict[str, int]:
 class Begun:
     """Where training begins: after `step`, which is saved already or is 0.
 
-    keep_bytes: what the journal is cut to. problems: what was wrong with newer checkpoints.
+    keep_bytes: what the journal is cut to. problems: what was wrong with newer checkpoints. restored_s: what finding,
+    verifying and loading took.
     """
 
     step: int = 0
@@ -63,6 +65,7 @@ class Begun:
     keep_bytes: dict[str, int] = field(default_factory=lambda: {"metrics.jsonl": 0, "samples.jsonl": 0})
     problems: tuple[str, ...] = ()
     weights_from: Path | None = None
+    restored_s: float = 0.0
 
 
 def begin(claim: Claim, state: TrainState, work: Workplace) -> Begun:
@@ -70,13 +73,20 @@ def begin(claim: Claim, state: TrainState, work: Workplace) -> Begun:
 
     Raises CheckpointError or PlanError that names each difference if something that decides the training has changed.
     """
+    started = time.monotonic()
     checkpoint, problems = newest_of(claim.run)
     if checkpoint is None:
         weights = work.config.drafter.weights
         return Begun(weights_from=None if weights is None else load_weights(weights, state.drafter))
     _go_on(checkpoint, state, work)
     keep_bytes = check_sample_log(checkpoint, claim.run)
-    return Begun(checkpoint.step, is_saved=True, keep_bytes=keep_bytes, problems=tuple(problems))
+    return Begun(
+        checkpoint.step,
+        is_saved=True,
+        keep_bytes=keep_bytes,
+        problems=tuple(problems),
+        restored_s=time.monotonic() - started,
+    )
 
 
 def load_weights(source: Path, drafter: Drafter) -> Path:

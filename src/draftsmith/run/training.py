@@ -36,7 +36,7 @@ from draftsmith.run.reporting import reported
 from draftsmith.run.resuming import Begun, begin, facts_of
 from draftsmith.run.workplace import Workplace
 from draftsmith.target import load_target, load_tokenizer
-from draftsmith.training import Saver, TrainState, best_steps, open_checkpoint, params_sha256
+from draftsmith.training import Saver, TrainState, best_steps, open_checkpoint, params_sha256, step_directory
 
 
 def train(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, Any]:
@@ -65,10 +65,11 @@ def train(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, An
             prompts = work.prompts
             del work, state
             gc.collect()  # parts of the pipeline refer to each other, and to hidden states whose room is needed now
-            summary = {**evaluate(claim.run, config, prompts), "finished": True}
-            write_json(claim.run / "summary.json", summary)
+            summary = evaluate(claim.run, config, prompts)
             measured = {name: summary[name] for name in ("acceptance_length", "speedup") if name in summary}
             journal.event("end", step=summary["train_steps"], **measured)
+        summary |= {"finished": True}  # the very last thing: whatever a kill cut off before is done again
+        write_json(claim.run / "summary.json", summary)
     return summary
 
 
@@ -126,7 +127,8 @@ def _say_how_it_begins(
     if begun.is_saved:
         epochs = state.epoch + state.seq / work.plans(state.epoch).num_batches
         share = spent(work.config.train, state, epochs)
-        journal.event("resume", step=begun.step, progress=round(share, 6), environment_changed=changed)
+        found = {"step": begun.step, "progress": round(share, 6), "restored_s": round(begun.restored_s, 3)}
+        journal.event("resume", **found, environment_changed=changed)
         with Progress(f"{claim.run}: going on after step {begun.step:,}") as progress:
             for problem in begun.problems:
                 progress.note(f"a newer checkpoint was damaged and set aside: {problem}")
@@ -209,4 +211,4 @@ def _to_export(state: TrainState, config: RunConfig, run: Path) -> tuple[Drafter
     best = best_steps(state.acceptance)[0] if state.acceptance else state.step
     if config.eval.export == "last" or best == state.step:
         return state.drafter, state.step
-    return open_checkpoint(run / "checkpoints" / f"step-{best:06d}").drafter(), best
+    return open_checkpoint(step_directory(run, best)).drafter(), best

@@ -9,6 +9,7 @@ from draftsmith.training.checkpoint import (
     newest_checkpoint,
     open_checkpoint,
     params_sha256,
+    step_directory,
     take_snapshot,
     write_snapshot,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "newest_checkpoint",
     "open_checkpoint",
     "params_sha256",
+    "step_directory",
     "take_snapshot",
     "train_step",
     "write_snapshot",

@@ -79,7 +79,7 @@ def write_snapshot(run: Path, snapshot: Snapshot) -> Path:
 
     Raises CheckpointError if it cannot be written or does not read back as it was written.
     """
-    directory = run / "checkpoints" / f"step-{snapshot.step:06d}"
+    directory = step_directory(run, snapshot.step)
     try:
         with atomic_directory(directory) as aside:
             save_file(snapshot.weights, aside / WEIGHTS)
@@ -151,6 +151,10 @@ def checkpoint_directories(run: Path) -> list[Path]:
     """Every checkpoint of a run, newest first, whole or not."""
     found = [path for path in (run / "checkpoints").glob("step-*") if STEP_NAME.fullmatch(path.name)]
     return sorted((path for path in found if path.is_dir() and not path.is_symlink()), key=step_of, reverse=True)
+
+
+def step_directory(run: Path, step: int) -> Path:
+    return run / "checkpoints" / f"step-{step:06d}"
 
 
 def step_of(directory: Path) -> int:

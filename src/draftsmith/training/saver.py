@@ -111,10 +111,15 @@ class Saver:
         if state.step != self._saved_step:
             raise self._error
 
-    def _write(self, snapshot: Snapshot, keep: set[int]) -> Path:
-        directory = write_snapshot(self._run, snapshot)
-        retire(self._run, keep_last=self._config.keep_last, keep=keep)
-        return directory
+    def _write(self, snapshot: Snapshot, keep: set[int]) -> float:
+        """In the background; returns the seconds it took."""
+        began = self._clock()
+        write_snapshot(self._run, snapshot)
+        try:
+            retire(self._run, keep_last=self._config.keep_last, keep=keep)
+        except OSError as error:
+            raise CheckpointError(f"older checkpoints of {self._run} cannot be removed: {error}") from error
+        return self._clock() - began
 
     def _collect(self, *, wait: bool) -> None:
         outcome = self._background.collect(wait=wait)
@@ -128,7 +133,7 @@ class Saver:
             raise outcome.error
         self._saved_step = job.step
         self._schedule.saved, self._schedule.tried = (job.step, job.began), None
-        seconds = {"blocked_s": round(job.blocked_s, 4), "write_s": round(self._clock() - job.began, 3)}
+        seconds = {"blocked_s": round(job.blocked_s, 4), "write_s": round(outcome.value, 3)}
         self._journal.event("checkpoint", step=job.step, **seconds)
 
     def _failed(self, step: int, began: float, error: CheckpointError) -> None:
