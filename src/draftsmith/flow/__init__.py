@@ -5,6 +5,19 @@ Knows nothing about models and needs the standard library only. The contract is 
 
 from draftsmith.flow.accounts import FlowStats, StageStats
 from draftsmith.flow.pipeline import Output, Pipeline, once
+from draftsmith.flow.program import Program, program
 from draftsmith.flow.verdict import Verdict, shares, slowest, verdict
 
-__all__ = ["FlowStats", "Output", "Pipeline", "StageStats", "Verdict", "once", "shares", "slowest", "verdict"]
+__all__ = [
+    "FlowStats",
+    "Output",
+    "Pipeline",
+    "Program",
+    "StageStats",
+    "Verdict",
+    "once",
+    "program",
+    "shares",
+    "slowest",
+    "verdict",
+]
