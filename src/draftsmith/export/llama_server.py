@@ -72,7 +72,7 @@ class LlamaServer:
         self._address = f"http://127.0.0.1:{port}"
 
     def complete(self, prompt: Sequence[int], *, max_new_tokens: int) -> Served:
-        """The greedy answer to a prompt of token ids, the end token not included."""
+        """The greedy answer to a prompt of token ids, the end token included if it came."""
         asked = {
             "prompt": list(prompt),
             "n_predict": max_new_tokens,
@@ -111,13 +111,15 @@ def llama_server(
     drafter: Path | None = None,
     num_draft: int = 0,
     context: int = 2048,
-    threads: int = 2,
+    threads: int = 1,
     binary: Path | None = None,
+    more: Sequence[str] = (),
 ) -> Iterator[LlamaServer]:
     """A server for `target`, drafting with `drafter` if one is given; ended when the block ends.
 
-    num_draft: tokens drafted per run, at most the block size minus one. Raises EngineMissing if there is no server for
-    this processor, EngineError if it does not come up.
+    num_draft: tokens drafted per run, at most the block size minus one. threads: one by default; two wait for each other
+    in a loop, which costs minutes where cores are shared. more: further arguments. Raises EngineMissing if there is no
+    server for this processor, EngineError if it does not come up.
     """
     binary = binary or find_llama_server()
     for file in (binary, target, *filter(None, [drafter])):
@@ -129,6 +131,7 @@ def llama_server(
         command += ["-md", str(drafter), "--spec-type", "draft-dflash", "--spec-draft-n-max", str(num_draft)]
     path = os.pathsep.join([str(binary.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
     environment = {**os.environ, "LD_LIBRARY_PATH": path}
+    command += more
     with (
         tempfile.TemporaryDirectory(prefix="draftsmith-llama-") as scratch,
         program(command, log=Path(scratch) / "server.log", environment=environment) as running,

@@ -4,7 +4,9 @@ Knows nothing about models and needs the standard library only. The contract is 
 """
 
 from draftsmith.flow.accounts import FlowStats, StageStats
+from draftsmith.flow.pages import pages
 from draftsmith.flow.pipeline import Output, Pipeline, once
+from draftsmith.flow.processes import process_workers
 from draftsmith.flow.program import Program, program
 from draftsmith.flow.verdict import Verdict, shares, slowest, verdict
 
@@ -16,6 +18,8 @@ __all__ = [
     "StageStats",
     "Verdict",
     "once",
+    "pages",
+    "process_workers",
     "program",
     "shares",
     "slowest",
