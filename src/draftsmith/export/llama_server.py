@@ -117,9 +117,10 @@ def llama_server(
 ) -> Iterator[LlamaServer]:
     """A server for `target`, drafting with `drafter` if one is given; ended when the block ends.
 
-    num_draft: tokens drafted per run, at most the block size minus one. threads: one by default; two wait for each other
-    in a loop, which costs minutes where cores are shared. more: further arguments. Raises EngineMissing if there is no
-    server for this processor, EngineError if it does not come up.
+    num_draft: tokens drafted per run, at most the block size minus one. threads: one by default, as two wait for each
+    other in a loop, which costs minutes where cores are shared. more: further arguments of the server.
+
+    Raises EngineMissing if there is no server for this processor, EngineError if it does not come up.
     """
     binary = binary or find_llama_server()
     for file in (binary, target, *filter(None, [drafter])):
