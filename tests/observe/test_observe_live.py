@@ -169,8 +169,8 @@ def test_bars_show_the_last_half_minute_not_the_whole_run() -> None:
 
 
 def test_drawing_takes_no_more_than_its_share_of_the_time() -> None:
-    """A terminal that needs 50 ms for a picture gets one every 25 s, a fast one two a second."""
-    for cost_s, seconds_apart in ((0.05, 0.05 / MAX_SHARE), (1e-4, MIN_INTERVAL_S)):
+    """A terminal that needs 20 ms for a picture gets one every 20 s, a fast one two a second."""
+    for cost_s, seconds_apart in ((0.02, 0.02 / MAX_SHARE), (1e-4, MIN_INTERVAL_S)):
         clock, drawn_at = Clock(), []
 
         def stats(clock: Clock = clock, drawn_at: list[float] = drawn_at, cost_s: float = cost_s) -> FlowStats:
