@@ -3,13 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test browser check format clean
+.PHONY: demo test long browser check format clean
 
 demo: .venv/demo.stamp
 	$(BIN)/draftsmith demo
 
 test: .venv/dev.stamp
 	$(BIN)/python -m pytest
+
+long: .venv/dev.stamp
+	$(BIN)/python -m pytest -m long
 
 # The report in a real Chromium, which must be there: apt-get install chromium
 browser: .venv/dev.stamp

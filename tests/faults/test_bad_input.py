@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,15 @@ def test_a_target_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "Traceback" not in done.err
 
 
+@pytest.mark.parametrize("name", ["smollm2-135", "no/such/model", "./none", "gpt-none"])
+def test_a_misspelt_target_fails_at_once_and_asks_no_network(name: str, tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "rows.jsonl", [chat_row("Hi", "Hello", "a")])
+    start = time.monotonic()
+    done = draftsmith("prepare", source, tmp_path / "store", "--target", name)
+    refused(done, name, "does not exist", "smollm2-135m" if "/" not in name else "")
+    assert time.monotonic() - start < 5
+
+
 @pytest.mark.parametrize(
     ("token_id", "reason"),
     [
@@ -190,7 +200,7 @@ def test_nothing_held_out_to_measure_on_is_told_before_training(settings_of_run:
 def test_a_full_disk_while_exporting_leaves_nothing_behind(
     finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("draftsmith.export.zlab.save_file", full)
+    monkeypatch.setattr("draftsmith.export.directory.save_file", full)
     done = draftsmith("export", finished_run, tmp_path / "drafter")
     refused(done, str(tmp_path / "drafter"), "No space left on device")
     assert not list(tmp_path.iterdir())
@@ -200,7 +210,7 @@ def full(*_arguments: object, **_settings: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize("place", ["training.checkpoint", "export.zlab"])
+@pytest.mark.parametrize("place", ["training.checkpoint", "export.directory"])
 def test_a_full_disk_at_the_end_of_training_is_one_clear_line(
     place: str, settings_of_run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from draftsmith import data
-from draftsmith.config import TargetConfig
+from draftsmith.config import DataConfig, TargetConfig
 from draftsmith.data import TokenStore
 from draftsmith.keyed import keyed_generator
 from draftsmith.observe import Progress
 from draftsmith.records import Conversation
+from draftsmith.run.opening import make_store, settle_target
 from draftsmith.target import (
     generate,
     load_target,
@@ -23,28 +24,18 @@ TemplateArguments = dict[str, bool | int | str]
 
 
 def prepare(
-    source: Path,
+    sources: Sequence[str],
     destination: Path,
     target: TargetConfig,
+    settings: DataConfig,
     *,
-    max_length: int,
-    holdout: float,
-    template: TemplateArguments,
-    cut: bool,
+    seed: int,
     strict: bool,
 ) -> TokenStore:
-    """Conversations -> token store at `destination`. With `cut`, answers cut at a limit are used, without their end."""
-    with Progress(f"preparing {source}") as progress:
-        return data.prepare(
-            source,
-            destination,
-            load_tokenizer(target),
-            max_length=max_length,
-            holdout=holdout,
-            truncated="cut" if cut else "exclude",
-            strict=strict,
-            template_kwargs=template,
-            progress=lambda rows: progress.show(lambda: f"{rows:,} rows"),
+    """Sources -> token store at `destination`, as a run with these settings would make it."""
+    with Progress(f"preparing {', '.join(sources)}") as progress:
+        return make_store(
+            sources, destination, load_tokenizer(target), settings, seed=seed, strict=strict, progress=progress
         )
 
 
@@ -63,8 +54,10 @@ def regenerate(
     """The target answers every user turn of `source` into `destination`."""
     rows = [row for _, row in data.read_conversations(source, strict=True)]
     conversations = [row for row in rows if isinstance(row, Conversation)]
+    device = resolve_device(device)
+    target = settle_target(target, device)
     with Progress(f"loading {target.model}"):
-        tokenizer, model = load_tokenizer(target), load_target(target, device=resolve_device(device))
+        tokenizer, model = load_tokenizer(target), load_target(target, device=device)
     made_with = {**target.model_dump(include={"model", "revision", "dtype"}), "max_new_tokens": max_new_tokens}
     start = time.monotonic()
 
