@@ -153,22 +153,20 @@ def test_a_run_without_a_step_opens_as_well(chromium: Any, tmp_path: Path) -> No
     found.page.close()
 
 
-def test_a_served_page_renews_itself(chromium: Any, tmp_path: Path) -> None:
+def test_a_served_page_renews_itself(chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftsmith.report.serve.MIN_AGE_S", 0.0)
+    monkeypatch.setattr("draftsmith.report.serve.REST", 0.0)
     run = write_run(tmp_path / "run", map(step_line, range(50)))
-    states = iter(["one", "one", *["two"] * 50])
-    live = LivePage(
-        lambda: render_report(read_run(run)), lambda: next(states), clock=iter(range(0, 10_000, 100)).__next__
-    )
-    with open_server(live, port=0) as server:
+    state = ["one"]
+    with open_server(LivePage(lambda: render_report(read_run(run)), lambda: state[0]), port=0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            port = server.server_address[1]
-            found = opened(chromium, f"http://127.0.0.1:{port}/")
-            page = found.page
-            page.wait_for_selector("meta[name=state][content=two]", state="attached", timeout=30_000)
-            assert {request.split("/")[2] for request in found.requests} == {f"127.0.0.1:{port}"}
-            page.close()
+            found = opened(chromium, f"http://127.0.0.1:{server.server_port}/")
+            state[0] = "two"
+            found.page.wait_for_selector("meta[name=state][content=two]", state="attached", timeout=30_000)
+            assert {request.split("/")[2] for request in found.requests} == {f"127.0.0.1:{server.server_port}"}
+            found.page.close()
         finally:
             server.shutdown()
             thread.join()
