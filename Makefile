@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test chaos check format clean
+.PHONY: demo test chaos long browser check format clean
 
 demo: .venv/demo.stamp
 	$(BIN)/draftsmith demo
@@ -14,6 +14,14 @@ test: .venv/dev.stamp
 # Kills, signals and corruptions by the dozen: 15 to 30 minutes. CHAOS_SEED=n chooses other moments.
 chaos: .venv/dev.stamp
 	$(BIN)/python -m pytest -m long tests/faults
+
+long: .venv/dev.stamp
+	$(BIN)/python -m pytest -m long
+
+# The report in a real Chromium, which must be there: apt-get install chromium
+browser: .venv/dev.stamp
+	$(PIP) -e '.[browser]'
+	$(BIN)/python -m pytest -rs tests/report/test_browser.py
 
 check: .venv/dev.stamp
 	$(BIN)/ruff format --check .
