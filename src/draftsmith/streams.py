@@ -169,6 +169,7 @@ def record(stats: FlowStats) -> dict[str, Any]:
                 "blocked": round(stage.blocked, 4),
                 "tokens_per_s": round(stats.rate(stage), 1),
                 "queue_items": stage.queue_items,
+                "max_items": stage.max_items,
                 "queue_bytes": stage.queue_bytes,
                 "retries": stage.num_retries,
             }

@@ -34,9 +34,9 @@ class ContextBin:
 class Acceptance:
     """length: committed tokens per verification, the target's own token included, pooled over all verifications.
 
-    length_by_response: the mean over answers of their own length; short easy answers weigh more in it. Intervals are of
-    95 %, by resampling answers, and None for fewer than two. by_slot: share of verifications in which slot 1, 2, ... was
-    accepted. by_context: pooled lengths by how much text stood before the block.
+    length_by_response: the mean over answers of their own length; short easy answers weigh more in it. Intervals are
+    of 95 %, by resampling answers, and None for fewer than two. by_slot: share of verifications in which slot 1, 2, ...
+    was accepted. by_context: pooled lengths by how much text stood before the block.
     """
 
     length: float
@@ -85,7 +85,8 @@ def _intervals(tokens: np.ndarray, forwards: np.ndarray) -> tuple[Interval | Non
 
 
 def _by_context(answers: Sequence[Decoded], prompt_lengths: Sequence[int]) -> tuple[ContextBin, ...]:
-    contexts, counts = [], []
+    contexts: list[int] = []
+    counts: list[int] = []
     for answer, length in zip(answers, prompt_lengths, strict=True):
         # A block begins at the newest token, so the context is what stands before that one.
         contexts += (length + np.cumsum([0, *answer.committed[:-1]])).tolist() if answer.committed else []

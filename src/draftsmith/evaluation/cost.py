@@ -2,9 +2,9 @@
 
 A verification of n tokens takes T_draft(n) + T(n) and commits tau(n) tokens; plain decoding takes T(1) for each. So
     speedup(n) = tau(n) * T(1) / (T_draft(n) + T(n)),
-and it pays where tau(n) exceeds the break-even (T_draft(n) + T(n)) / T(1). How T grows with n decides: not at all where
-the device waits for memory, in proportion where it computes. Verifying fewer tokens than were drafted may pay; tau(n) is
-read off the acceptance by slot, as if blocks began at the same places.
+and it pays where tau(n) exceeds the break-even (T_draft(n) + T(n)) / T(1). How T grows with n decides: not at all
+where the device waits for memory, in proportion where it computes. Verifying fewer tokens than were drafted may pay;
+tau(n) is read off the acceptance by slot, as if blocks began at the same places.
 """
 
 from __future__ import annotations
@@ -82,14 +82,23 @@ def measure_costs(
 
 
 def predict(costs: Costs, by_slot: Sequence[float]) -> list[Prediction]:
-    """One prediction for every measured number of verified tokens, from the share of verifications that kept each slot."""
+    """One prediction for every measured number of tokens, from the share of verifications that kept slot 1, 2, ..."""
     plain = costs.target_s[1]
     predictions = []
     for width, draft_s in costs.draft_s.items():
+        if width > len(by_slot) + 1:
+            break  # nothing is known of slots that were not verified
         length = 1 + sum(by_slot[: width - 1])
         price = draft_s + costs.target_s[width]
         predictions.append(Prediction(width, length, length * plain / price, price / plain))
     return predictions
+
+
+def if_verifying_were_free(costs: Costs, predictions: Sequence[Prediction]) -> float:
+    """The bound that the whole block's acceptance sets where a verification costs no more than one token."""
+    whole = predictions[-1]
+    plain = costs.target_s[1]
+    return whole.acceptance_length * plain / (costs.draft_s[whole.verify] + plain)
 
 
 def best(predictions: Sequence[Prediction]) -> Prediction:

@@ -25,11 +25,14 @@ PLACES_AT_ONCE = 32  # bounds the logits: places x slots x vocabulary
 
 @dataclass(frozen=True)
 class ServedAcceptance:
-    """Pooled acceptance lengths on the same answers; `gap` is teacher-forced minus free-running."""
+    """Pooled acceptance lengths on the same answers; `gap` is teacher-forced minus free-running.
+
+    teacher_forced and gap are None if no answer was long enough for a whole block.
+    """
 
     free_running: float
-    teacher_forced: float
-    gap: float
+    teacher_forced: float | None
+    gap: float | None
     by_slot: tuple[float, ...]
     num_prompts: int
     num_verifications: int
@@ -51,11 +54,11 @@ def measure_during_training(
         for count in forced_counts(drafter, target, prompt, answer.tokens)
     ]
     found = acceptance_of(answers, block_size=drafter.shape.block_size)
-    forced = sum(counts) / max(len(counts), 1)
+    forced = sum(counts) / len(counts) if counts else None
     return ServedAcceptance(
         free_running=found.length,
         teacher_forced=forced,
-        gap=forced - found.length,
+        gap=None if forced is None else forced - found.length,
         by_slot=found.by_slot,
         num_prompts=len(prompts),
         num_verifications=found.num_verifications,
@@ -71,13 +74,14 @@ def forced_counts(drafter: Drafter, target: Target, prompt: Sequence[int], answe
     ended = answer[-1] in target.eos_token_ids
     block_size = drafter.shape.block_size
     last = len(prompt) + len(answer) - 1  # the newest token of a block stands before this one
-    places = torch.arange(len(prompt), last if ended else last - block_size + 2, device=target.device)
-    if len(places) == 0:
+    stop = last if ended else last - block_size + 2
+    if stop <= len(prompt):
         return []
+    places = torch.arange(len(prompt), stop, device=target.device)
     text_1S = torch.tensor([[*prompt, *answer]], device=target.device)
     hidden_1SX = target.features(text_1S)
     counts: list[int] = []
-    for places_N in places.split(PLACES_AT_ONCE):
+    for places_N in torch.split(places, PLACES_AT_ONCE):
         agrees_NK = _drafts_at(drafter, target, hidden_1SX, text_1S, places_N)
         kept_N = agrees_NK.long().cumprod(-1).sum(-1)
         # Up to the end token, which nothing of the target's own follows.

@@ -207,7 +207,7 @@ def _draft(
     context: _DraftContext,
     num_slots: int,
 ) -> torch.Tensor:
-    """Logits of the drafts that follow each row's newest token. The drafter always fills the block it was trained on."""
+    """Logits of the drafts after each row's newest token. The drafter always fills the block that it was trained on."""
     shape = drafter.shape
     block_RK = torch.full((len(newest_R), shape.block_size), shape.mask_token_id, device=newest_R.device)
     block_RK[:, 0] = newest_R
@@ -216,9 +216,7 @@ def _draft(
     sees_block = torch.ones(len(place_R), shape.block_size, dtype=torch.bool, device=place_R.device)
     mask = torch.cat([sees_context, sees_block], dim=1)[:, None, None].expand(-1, 1, shape.block_size, -1)
     positions_RK = place_R[:, None] + torch.arange(shape.block_size, device=place_R.device)
-    return block_logits(
-        drafter, target, block_RK, positions_RK, context.up_to(length), mask, num_slots=num_slots
-    )
+    return block_logits(drafter, target, block_RK, positions_RK, context.up_to(length), mask, num_slots=num_slots)
 
 
 def _step(row: int, tokens: list[int], num_accepted: int | None, left: list[int], target: Target) -> Step:

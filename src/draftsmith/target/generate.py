@@ -80,4 +80,3 @@ def _tokens(
         logits_B1V, _ = target.forward(ids_B1, torch.tensor(positions, device=target.device)[:, None], cache)
         logits_BV = logits_B1V[:, 0]
         positions = [position + 1 for position in positions]
-
