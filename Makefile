@@ -3,13 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format clean
+.PHONY: demo test long check format clean
 
 demo: .venv/demo.stamp
 	$(BIN)/draftsmith demo
 
 test: .venv/dev.stamp
 	$(BIN)/python -m pytest
+
+long: .venv/dev.stamp
+	$(BIN)/python -m pytest -m long
 
 check: .venv/dev.stamp
 	$(BIN)/ruff format --check .

@@ -26,7 +26,7 @@ from draftsmith.evaluation import Rule, acceptance_of, speculate
 from draftsmith.evaluation.cost import timed
 from draftsmith.export import read_drafter
 from draftsmith.observe import describe_environment
-from draftsmith.run.opening import prompt_sets, set_up_torch
+from draftsmith.run.opening import prompt_sets, set_up
 from draftsmith.target import Sampling, Target, generate, load_target
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -42,8 +42,7 @@ def main() -> None:
     parser.add_argument("--num-prompts", type=int, default=4)
     parser.add_argument("--max-new-tokens", type=int, default=48)
     arguments = parser.parse_args()
-    config = load_config(arguments.run / "config.toml")
-    set_up_torch(config)
+    config = set_up(load_config(arguments.run / "config.toml"))
     name, prompts = next(iter(prompt_sets(config, arguments.run).items()))
     target = load_target(config.target, dtype=config.eval.speed_dtype)
     drafter = read_drafter(arguments.run / "drafter").to(target.device, target.dtype)

@@ -1,4 +1,4 @@
-"""Commands and exit codes: 0 done, 2 something that the user can mend, 130 and 143 stopped by a signal.
+"""Commands and exit codes: 0 done, 2 the user can mend it, 70 training hung, 130 and 143 stopped by a signal.
 
 Heavy imports happen inside commands, so that --help answers at once.
 """

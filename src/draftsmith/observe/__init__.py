@@ -1,5 +1,6 @@
 """What a run says while it runs: JSON lines that survive a kill, progress for people; and how it is asked to stop."""
 
+from draftsmith.observe.devices import fast_dtype
 from draftsmith.observe.environment import describe_environment, memory_limit_bytes, peak_memory_bytes
 from draftsmith.observe.journal import Journal
 from draftsmith.observe.live import TrainingView
@@ -22,6 +23,7 @@ __all__ = [
     "TrainingView",
     "describe_environment",
     "duration",
+    "fast_dtype",
     "memory_limit_bytes",
     "one_line",
     "peak_memory_bytes",

@@ -24,7 +24,7 @@ from draftsmith.evaluation import Rule, Step
 from draftsmith.export import read_drafter
 from draftsmith.observe import Progress
 from draftsmith.run.measuring import rule_of
-from draftsmith.run.opening import set_up_torch
+from draftsmith.run.opening import set_up
 from draftsmith.target import Target, load_target, load_tokenizer, resolve_device
 
 ACCEPTED, OWN, QUIET = "bold green", "yellow", "dim"
@@ -179,7 +179,7 @@ class Chat:
 
 def chat(run: Path, config: RunConfig, *, prompt: str | None, template: dict[str, Any]) -> None:
     """Answer `prompt`, or whatever comes from the terminal or standard input until it ends."""
-    set_up_torch(config)
+    config = set_up(config)
     with Progress(f"loading {config.target.model} and its drafter"):
         tokenizer = load_tokenizer(config.target)
         target = load_target(config.target, dtype=config.eval.speed_dtype, device=resolve_device(config.device))

@@ -12,6 +12,7 @@ from draftsmith.data import TokenStore
 from draftsmith.keyed import keyed_generator
 from draftsmith.observe import Progress
 from draftsmith.records import Conversation
+from draftsmith.run.opening import settle_target
 from draftsmith.target import (
     Sampling,
     generate,
@@ -64,8 +65,10 @@ def regenerate(
     """The target answers every user turn of `source` into `destination`."""
     rows = [row for _, row in data.read_conversations(source, strict=True)]
     conversations = [row for row in rows if isinstance(row, Conversation)]
+    device = resolve_device(device)
+    target = settle_target(target, device)
     with Progress(f"loading {target.model}"):
-        tokenizer, model = load_tokenizer(target), load_target(target, device=resolve_device(device))
+        tokenizer, model = load_tokenizer(target), load_target(target, device=device)
     made_with = {**target.model_dump(include={"model", "revision", "dtype"}), "max_new_tokens": max_new_tokens}
     start = time.monotonic()
 

@@ -16,7 +16,7 @@ from draftsmith.export import model_card, read_drafter
 from draftsmith.files import atomic_write
 from draftsmith.observe import Progress, describe_environment, peak_memory_bytes
 from draftsmith.run.directory import read_json, write_json
-from draftsmith.run.opening import PromptSets, prompt_sets, set_up_torch, skipped_sets
+from draftsmith.run.opening import PromptSets, prompt_sets, set_up, skipped_sets
 from draftsmith.target import Sampling, Target, load_target, resolve_device
 
 # What `evaluate` adds to summary.json; measured again, nothing of an earlier measurement stays beside it.
@@ -28,7 +28,7 @@ MEASURED = {field.name for field in dataclasses.fields(evaluation.Speed)} | {
 
 def evaluate(run: Path, config: RunConfig, prompts: PromptSets | None = None) -> dict[str, Any]:
     """Measure the exported drafter of a run, and add what was measured to its summary.json."""
-    set_up_torch(config)
+    config = set_up(config)
     drafter = read_drafter(run / "drafter")
     prompts = prompts if prompts is not None else prompt_sets(config, run)
     measured: dict[str, Any] = {"skipped_sets": skipped_sets(config, prompts)}

@@ -30,7 +30,7 @@ from draftsmith.run.opening import (
     planned,
     prompt_sets,
     say_what_was_rejected,
-    set_up_torch,
+    set_up,
 )
 from draftsmith.run.reporting import reported
 from draftsmith.streams import Topology, feature_stream
@@ -54,7 +54,7 @@ FLOW_EVERY = 10  # steps between two reports on the flow in metrics.jsonl
 
 def train(config: RunConfig, *, name: str) -> dict[str, Any]:
     """Train, save, export, measure; returns what summary.json holds. Raises Interrupted if a signal ended it early."""
-    set_up_torch(config)
+    config = set_up(config)
     run = create_run(config, name)
     with discarded_on_failure(run):
         with Progress(f"loading {config.target.model} and its conversations"):
