@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from draftsmith.errors import ConfigError
 
@@ -203,6 +203,11 @@ class EvalConfig(Section):
         default="float32", description="Precision of the lossless check; in bf16, near ties differ between kernels."
     )
     speed_dtype: Precision = Field(default="auto", description="Precision of timed decoding.")
+
+    @field_validator("prompts", mode="before")
+    @classmethod
+    def _one_file_is_a_list(cls, given: Any) -> Any:
+        return (given,) if isinstance(given, str) else given
 
     @model_validator(mode="after")
     def _costs_of_something(self) -> EvalConfig:

@@ -30,7 +30,7 @@ def evaluate(
     """Measure the drafter of a run: acceptance, equality with the target alone, speed and what it could be.
 
     Settings are eval.*, device and num_threads: eval.temperature=0.8, eval.num_math_prompts=20,
-    eval.prompts='["mine.jsonl"]'.
+    eval.prompts=mine.jsonl.
     """
     config = _measuring_config(run_dir, overrides)
     if (engine is None) != (url is None):
