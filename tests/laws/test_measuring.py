@@ -14,6 +14,7 @@ from draftsmith.errors import DataError
 from draftsmith.evaluation import (
     Costs,
     Decoded,
+    Decoding,
     MissingPackage,
     Rule,
     acceptance_of,
@@ -107,7 +108,7 @@ def test_teacher_forcing_at_the_places_of_the_decoder_gives_what_the_decoder_com
 ) -> None:
     """Two ways through the drafter, by the training mask and by the caches, must agree block by block."""
     for prompt, answer in zip(prompts, speculate(trained, target, prompts, max_new_tokens=40), strict=True):
-        forced = forced_counts(trained, target, prompt, answer.tokens)
+        forced = forced_counts(trained, target, prompt, answer.tokens, num_verified=BLOCK_SIZE)
         place = 0
         for count in answer.committed:
             if place < len(forced):
@@ -120,12 +121,12 @@ def test_teacher_forcing_at_the_places_of_the_decoder_gives_what_the_decoder_com
 def test_while_training_both_acceptances_are_measured_on_the_same_answers(
     target: Target, trained: Drafter, prompts: list[list[int]]
 ) -> None:
-    found = measure_during_training(trained, target, prompts, max_new_tokens=32, batch_size=2)
+    found = measure_during_training(trained, target, prompts, Decoding(32, batch_size=2))
     answers = speculate(trained, target, prompts, max_new_tokens=32)
     assert found.free_running == pytest.approx(acceptance_of(answers, block_size=BLOCK_SIZE).length)
     assert found.teacher_forced is not None
     assert found.gap == pytest.approx(found.teacher_forced - found.free_running)
-    assert found.num_prompts == len(prompts)
+    assert (found.num_prompts, found.lossless) == (len(prompts), True)
     assert found.free_running > 1.2
 
 
@@ -136,7 +137,7 @@ def test_a_drafter_that_is_always_or_never_right_is_so_in_both_ways(
     prompt = prompts[0]
     (answer,) = generate(target, [prompt], max_new_tokens=32)
     drafter = StubDrafter(target, trained.shape, [prompt], [answer], lambda _: agreement == "always")
-    found = measure_during_training(drafter, target, [prompt], max_new_tokens=32)  # type: ignore[arg-type]
+    found = measure_during_training(drafter, target, [prompt], Decoding(32))  # type: ignore[arg-type]
     assert found.free_running == pytest.approx(expected, abs=0.6 if agreement == "always" else 0)
     if answer[-1] not in target.eos_token_ids:
         assert found.teacher_forced == expected
@@ -150,10 +151,7 @@ def test_a_set_is_measured_alike_in_batches_of_any_size(
             trained,
             target,
             {"a": prompts, "b": prompts[:2]},
-            max_new_tokens=12,
-            batch_size=batch_size,
-            progress=lambda _: None,
-            rule=Rule(Sampling(0.8)),
+            Decoding(12, batch_size, Rule(Sampling(0.8))),
         )
         for batch_size in (1, 2, 5)
     ]
@@ -168,10 +166,7 @@ def test_with_sampled_drafts_equality_is_not_claimed(
         trained,
         target,
         {"a": prompts},
-        max_new_tokens=8,
-        batch_size=5,
-        progress=lambda _: None,
-        rule=Rule(Sampling(0.8), "sampled"),
+        Decoding(8, 5, Rule(Sampling(0.8), "sampled")),
     )
     assert (found["lossless"], found["num_lossless_checked"]) == (None, 0)
 
@@ -241,6 +236,6 @@ def test_a_missing_or_binary_file_of_prompts_is_named(tokenizer: object, tmp_pat
 
 
 def test_an_untrained_drafter_is_still_measured_without_error(target: Target, prompts: list[list[int]]) -> None:
-    found = measure_during_training(new_drafter(target), target, prompts, max_new_tokens=4)
+    found = measure_during_training(new_drafter(target), target, prompts, Decoding(4))
     assert found.free_running >= 1
     assert found.teacher_forced is found.gap is None  # no block fits into four tokens

@@ -4,7 +4,7 @@ from draftsmith.evaluation.acceptance import Acceptance, acceptance_of
 from draftsmith.evaluation.cost import Costs, Prediction, best, if_verifying_were_free, measure_costs, predict
 from draftsmith.evaluation.during_training import ServedAcceptance, measure_during_training
 from draftsmith.evaluation.lossless import num_own
-from draftsmith.evaluation.measure import measure_sets, prompt_seed
+from draftsmith.evaluation.measure import Decoding, measure_sets, prompt_seed
 from draftsmith.evaluation.prompts import MissingPackage, chat_prompt, file_prompts, gsm8k_prompts, humaneval_prompts
 from draftsmith.evaluation.rule import Rule
 from draftsmith.evaluation.servers import Engine, Served, measure_server
@@ -15,6 +15,7 @@ __all__ = [
     "Acceptance",
     "Costs",
     "Decoded",
+    "Decoding",
     "Engine",
     "MissingPackage",
     "Prediction",

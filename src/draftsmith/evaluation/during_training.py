@@ -10,14 +10,14 @@ Legend: S tokens of a text, N places, K slots, X width of the target's hidden st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from draftsmith.drafter import Drafter, dense_mask
 from draftsmith.evaluation.acceptance import acceptance_of
-from draftsmith.evaluation.speculate import Decoded, speculate
+from draftsmith.evaluation.measure import Decoding, Prompts, answer_all
 from draftsmith.target import Target
 
 PLACES_AT_ONCE = 32  # bounds the logits: places x slots x vocabulary
@@ -34,47 +34,52 @@ class ServedAcceptance:
     teacher_forced: float | None
     gap: float | None
     by_slot: tuple[float, ...]
+    lossless: bool | None
     num_prompts: int
     num_verifications: int
 
 
-@torch.no_grad()
 def measure_during_training(
-    drafter: Drafter, target: Target, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, batch_size: int = 16
+    drafter: Drafter,
+    target: Target,
+    prompts: Prompts,
+    decoding: Decoding,
+    *,
+    name: str = "holdout",
+    progress: Callable[[str], None] = lambda _: None,
 ) -> ServedAcceptance:
-    """Answer `prompts` greedily with the drafter as it is now, then ask it again at every place of the answers."""
-    ordered = sorted(prompts, key=len)
-    answers: list[Decoded] = []
-    for start in range(0, len(ordered), batch_size):
-        batch = ordered[start : start + batch_size]
-        answers += speculate(drafter, target, batch, max_new_tokens=max_new_tokens)
+    """Answer the prompts of a set with the drafter as it is now, then ask it again at every place of the answers."""
+    found = answer_all(drafter, target, name, prompts, decoding, progress)
+    accepted = acceptance_of(found.answers, block_size=drafter.shape.block_size)
+    width = min(decoding.rule.verify or drafter.shape.block_size, drafter.shape.block_size)
     counts = [
         count
-        for prompt, answer in zip(ordered, answers, strict=True)
-        for count in forced_counts(drafter, target, prompt, answer.tokens)
+        for prompt, answer in zip(prompts, found.answers, strict=True)
+        for count in forced_counts(drafter, target, prompt, answer.tokens, num_verified=width)
     ]
-    found = acceptance_of(answers, block_size=drafter.shape.block_size)
     forced = sum(counts) / len(counts) if counts else None
     return ServedAcceptance(
-        free_running=found.length,
+        free_running=accepted.length,
         teacher_forced=forced,
-        gap=None if forced is None else forced - found.length,
-        by_slot=found.by_slot,
+        gap=None if forced is None else forced - accepted.length,
+        by_slot=accepted.by_slot,
+        lossless=found.num_own == found.num_checked if found.num_checked else None,
         num_prompts=len(prompts),
-        num_verifications=found.num_verifications,
+        num_verifications=accepted.num_verifications,
     )
 
 
 @torch.no_grad()
-def forced_counts(drafter: Drafter, target: Target, prompt: Sequence[int], answer: Sequence[int]) -> list[int]:
-    """What a verification would commit at each place of `answer` whose whole block is known.
+def forced_counts(
+    drafter: Drafter, target: Target, prompt: Sequence[int], answer: Sequence[int], *, num_verified: int
+) -> list[int]:
+    """What a verification of `num_verified` tokens would commit at each place of `answer` whose whole block is known.
 
     Blocks that reach beyond the text are known only if the text ends with the end token, where they end as well.
     """
     ended = answer[-1] in target.eos_token_ids
-    block_size = drafter.shape.block_size
     last = len(prompt) + len(answer) - 1  # the newest token of a block stands before this one
-    stop = last if ended else last - block_size + 2
+    stop = last if ended else last - num_verified + 2
     if stop <= len(prompt):
         return []
     places = torch.arange(len(prompt), stop, device=target.device)
@@ -82,7 +87,7 @@ def forced_counts(drafter: Drafter, target: Target, prompt: Sequence[int], answe
     hidden_1SX = target.features(text_1S)
     counts: list[int] = []
     for places_N in torch.split(places, PLACES_AT_ONCE):
-        agrees_NK = _drafts_at(drafter, target, hidden_1SX, text_1S, places_N)
+        agrees_NK = _drafts_at(drafter, target, hidden_1SX, text_1S, places_N)[:, : num_verified - 1]
         kept_N = agrees_NK.long().cumprod(-1).sum(-1)
         # Up to the end token, which nothing of the target's own follows.
         counts += (torch.minimum(kept_N + 1, last - places_N) if ended else kept_N + 1).tolist()

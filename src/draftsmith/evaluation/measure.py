@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from draftsmith.drafter import Drafter
@@ -17,41 +18,47 @@ from draftsmith.target import Target
 Prompts = Sequence[Sequence[int]]
 
 
+@dataclass(frozen=True)
+class Decoding:
+    """How prompts are decoded: how long answers may be, how many at a time, by which rule, from which seed."""
+
+    max_new_tokens: int
+    batch_size: int = 16
+    rule: Rule = ARGMAX
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Answered:
+    """Answers in the order of their prompts, how many were checked against the target alone, and how many are equal.
+
+    With sampled drafts none is checked: single answers are then not the target's own, only their distribution is.
+    """
+
+    answers: list[Decoded]
+    num_own: int
+    num_checked: int
+
+
 def measure_sets(
     drafter: Drafter,
     target: Target,
     sets: Mapping[str, Prompts],
-    *,
-    max_new_tokens: int,
-    batch_size: int,
-    progress: Callable[[str], None],
-    rule: Rule = ARGMAX,
-    seed: int = 0,
+    decoding: Decoding,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """What summary.json says about acceptance. The first set gives the headline; all count for equality.
 
-    With sampled drafts single answers are not the target's own, only their distribution is: `lossless` is then None.
+    `lossless` is None if no answer could be checked (see Answered).
     """
     measured: dict[str, Any] = {}
     num_equal = num_checked = 0
     for name, prompts in sets.items():
-        seeds = [prompt_seed(seed, name, index) for index in range(len(prompts))]
-        answers = [Decoded()] * len(prompts)
-        by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))  # rows of one length waste no prefill
-        for start in range(0, len(by_length), batch_size):
-            rows = by_length[start : start + batch_size]
-            batch, keys = [prompts[i] for i in rows], [seeds[i] for i in rows]
-            decoded = speculate(drafter, target, batch, max_new_tokens=max_new_tokens, rule=rule, seeds=keys)
-            if not rule.samples_drafts:
-                tokens = [answer.tokens for answer in decoded]
-                num_equal += num_own(target, batch, tokens, sampling=rule.sampling, seeds=keys)
-                num_checked += len(rows)
-            for i, answer in zip(rows, decoded, strict=True):
-                answers[i] = answer
-            progress(f"{name}, {start + len(rows)} of {len(prompts)} prompts")
+        found = answer_all(drafter, target, name, prompts, decoding, progress)
+        num_equal, num_checked = num_equal + found.num_own, num_checked + found.num_checked
         lengths = [len(prompt) for prompt in prompts]
-        found = acceptance_of(answers, block_size=drafter.shape.block_size, prompt_lengths=lengths)
-        measured[name] = dataclasses.asdict(found)
+        accepted = acceptance_of(found.answers, block_size=drafter.shape.block_size, prompt_lengths=lengths)
+        measured[name] = dataclasses.asdict(accepted)
     headline_set, headline = next(iter(measured.items()))
     return {
         "headline_set": headline_set,
@@ -62,6 +69,33 @@ def measure_sets(
         "num_lossless_checked": num_checked,
         "sets": measured,
     }
+
+
+def answer_all(
+    drafter: Drafter,
+    target: Target,
+    name: str,
+    prompts: Prompts,
+    decoding: Decoding,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Answered:
+    """Decode the prompts of a set in batches of similar length, and prove each answer."""
+    seeds = [prompt_seed(decoding.seed, name, index) for index in range(len(prompts))]
+    answers = [Decoded()] * len(prompts)
+    num_equal = num_checked = 0
+    by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))  # rows of one length waste no prefill
+    for start in range(0, len(by_length), decoding.batch_size):
+        rows = by_length[start : start + decoding.batch_size]
+        batch, keys, rule = [prompts[i] for i in rows], [seeds[i] for i in rows], decoding.rule
+        decoded = speculate(drafter, target, batch, max_new_tokens=decoding.max_new_tokens, rule=rule, seeds=keys)
+        if not rule.samples_drafts:
+            tokens = [answer.tokens for answer in decoded]
+            num_equal += num_own(target, batch, tokens, sampling=rule.sampling, seeds=keys)
+            num_checked += len(rows)
+        for i, answer in zip(rows, decoded, strict=True):
+            answers[i] = answer
+        progress(f"{name}, {start + len(rows)} of {len(prompts)} prompts")
+    return Answered(answers, num_equal, num_checked)
 
 
 def prompt_seed(seed: int, set_name: str, index: int) -> int:

@@ -83,6 +83,11 @@ def rule_of(settings: EvalConfig) -> evaluation.Rule:
     return evaluation.Rule(sampling, settings.draft, settings.verify)
 
 
+def decoding_of(config: RunConfig) -> evaluation.Decoding:
+    """How prompts are decoded, during training and after it."""
+    return evaluation.Decoding(config.eval.max_new_tokens, config.eval.batch_size, rule_of(config.eval), config.seed)
+
+
 def _prompts_of(run: Path, config: RunConfig) -> PromptSets:
     prompts = prompt_sets(config, run)
     if not prompts:
@@ -111,11 +116,8 @@ def _measure_sets(config: RunConfig, drafter: Drafter, prompts: PromptSets) -> d
             drafter.to(target.device, target.dtype),
             target,
             prompts,
-            max_new_tokens=config.eval.max_new_tokens,
-            batch_size=config.eval.batch_size,
-            progress=progress.show,
-            rule=rule_of(config.eval),
-            seed=config.seed,
+            decoding_of(config),
+            progress.show,
         )
     return {**measured, "eval_dtype": config.eval.dtype, "decoding": _decoding(config.eval)}
 

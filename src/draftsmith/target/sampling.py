@@ -33,8 +33,7 @@ GREEDY = Sampling()
 def most_likely(logits: torch.Tensor, *, whose: str) -> torch.Tensor:
     """Ids [...] of the greatest logits [..., V]. Raises ModelError on NaN, which would otherwise pass for a token."""
     values, ids = logits.max(-1)
-    if bool(values.isnan().any()):
-        raise ModelError(f"{whose} gives logits that are no numbers (NaN); try float32, or check its weights")
+    _refuse_nan(values, whose)
     return ids
 
 
@@ -43,12 +42,12 @@ def probabilities(logits: torch.Tensor, sampling: Sampling, *, whose: str) -> to
 
     top-k keeps whatever ties with the k-th; top-p keeps the fewest most likely tokens that reach it together.
     """
-    most_likely(logits, whose=whose)
     scores = logits.float() / sampling.temperature
     if 0 < sampling.top_k < scores.shape[-1]:
         least = scores.topk(sampling.top_k).values[..., -1:]
         scores = scores.masked_fill(scores < least, -torch.inf)
     shares = scores.softmax(-1)
+    _refuse_nan(shares[..., 0], whose)  # one NaN makes the whole row NaN
     if sampling.top_p >= 1:
         return shares
     ranked, order = shares.sort(descending=True, stable=True)
@@ -88,3 +87,8 @@ def streams(
         raise ValueError(f"{num_rows} sampled answers need as many seeds, not {len(seeds)}")
     rows = [torch.from_numpy(keyed_generator(seed, purpose).random(num)) for seed in seeds]
     return torch.stack(rows).to(device)
+
+
+def _refuse_nan(values: torch.Tensor, whose: str) -> None:
+    if bool(values.isnan().any()):
+        raise ModelError(f"{whose} gives logits that are no numbers (NaN); try float32, or check its weights")
