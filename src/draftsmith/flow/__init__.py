@@ -6,6 +6,19 @@ Knows nothing about models and needs the standard library only. The contract is 
 from draftsmith.flow.accounts import FlowStats, StageStats
 from draftsmith.flow.pages import pages
 from draftsmith.flow.pipeline import Output, Pipeline, once
+from draftsmith.flow.processes import process_workers
 from draftsmith.flow.verdict import Verdict, shares, slowest, verdict
 
-__all__ = ["FlowStats", "Output", "Pipeline", "StageStats", "Verdict", "once", "pages", "shares", "slowest", "verdict"]
+__all__ = [
+    "FlowStats",
+    "Output",
+    "Pipeline",
+    "StageStats",
+    "Verdict",
+    "once",
+    "pages",
+    "process_workers",
+    "shares",
+    "slowest",
+    "verdict",
+]
