@@ -11,12 +11,12 @@ import traceback
 
 import typer
 
-from draftsmith.cli import data, observing, reporting, serving, training
+from draftsmith.cli import data, observing, reporting, serving, training, verifying
 from draftsmith.cli.app import app
 from draftsmith.errors import DraftsmithError, Interrupted
 from draftsmith.redaction import redacted
 
-__all__ = ["app", "data", "main", "observing", "reporting", "serving", "training"]
+__all__ = ["app", "data", "main", "observing", "reporting", "serving", "training", "verifying"]
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from draftsmith.flow.background import Background, Outcome
 from draftsmith.flow.pages import pages
 from draftsmith.flow.pipeline import Output, Pipeline, once
 from draftsmith.flow.processes import process_workers
+from draftsmith.flow.program import Program, program
 from draftsmith.flow.verdict import Verdict, shares, slowest, verdict
 
 __all__ = [
@@ -16,11 +17,13 @@ __all__ = [
     "Outcome",
     "Output",
     "Pipeline",
+    "Program",
     "StageStats",
     "Verdict",
     "once",
     "pages",
     "process_workers",
+    "program",
     "shares",
     "slowest",
     "verdict",
