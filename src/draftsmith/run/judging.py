@@ -11,8 +11,9 @@ import torch
 
 from draftsmith.config import EvalConfig
 from draftsmith.drafter import Drafter
+from draftsmith.evaluation import measure_sets
 from draftsmith.observe import Journal, StopRequest
-from draftsmith.run.measuring import measure_sets
+from draftsmith.run.measuring import decoding_of
 from draftsmith.run.workplace import Workplace
 from draftsmith.target import Target, load_target
 from draftsmith.training import TrainState, best_steps
@@ -61,13 +62,14 @@ class Judge:
         if self._target is None:
             self._target = self._open_target()
         judged = copy.deepcopy(drafter).requires_grad_(False).to(torch.bfloat16).eval()
+        judged = judged.to(self._target.device, self._target.dtype)
 
         def between(_text: str) -> None:
             if self._stop.received is not None:
                 raise _Abandoned
             alive()
 
-        return measure_sets(self._config, judged, self._target, self._prompts, between)
+        return measure_sets(judged, self._target, self._prompts, decoding_of(self._config), between)
 
     def _open_target(self) -> Target:
         work = self._work

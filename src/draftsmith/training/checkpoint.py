@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from draftsmith.drafter import Drafter, DrafterShape
-from draftsmith.errors import CheckpointError, DraftsmithError
+from draftsmith.errors import CheckpointError, DraftsmithError, ModelError
 from draftsmith.files import atomic_directory, atomic_write, manifest_problem, write_manifest
 from draftsmith.training.guards import Guards
 from draftsmith.training.step import TrainState
@@ -137,12 +137,21 @@ def open_checkpoint(directory: Path) -> Checkpoint:
         if record["format"] != FORMAT:
             raise CheckpointError(f"{directory} has format {record['format']}, this version reads {FORMAT}")
         checkpoint = Checkpoint(directory, record)
-        DrafterShape.from_config(record["shape"])
+        DrafterShape.from_config(dict(record["shape"]))
         if f"step-{checkpoint.step:06d}" != directory.name:
             raise CheckpointError(f"{directory} holds step {checkpoint.step}; it was renamed")
         for name in (WEIGHTS, MOMENTS):
             _check_safetensors(directory / name)
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError, RecursionError) as error:
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        ArithmeticError,
+        SafetensorError,
+        RecursionError,
+        ModelError,
+    ) as error:
         raise CheckpointError(f"{directory / STATE} cannot be used: {error!r}") from error
     return checkpoint
 
