@@ -31,6 +31,10 @@ class CheckpointError(DraftsmithError):
     """A checkpoint or run directory is missing, damaged or belongs to another run."""
 
 
+class ServerError(DraftsmithError):
+    """A server that is to be measured is not there, died, or is not what it was said to be."""
+
+
 class StageError(DraftsmithError):
     """A stage of a running pipeline failed or hangs. The cause is chained; `stacks` is set where time ran out."""
 
@@ -54,3 +58,11 @@ class Interrupted(Exception):  # noqa: N818 - not an error: nothing is lost
 
 class ExportError(DraftsmithError):
     """An exported drafter could not be written or does not read back as it was written."""
+
+
+class EngineError(DraftsmithError):
+    """An engine that we did not write did not start, died, or answered something else than it promises."""
+
+
+class EngineMissing(EngineError):  # noqa: N818 - nothing failed: there is nothing to ask
+    """An engine is not installed, or is not made for this processor."""

@@ -7,17 +7,20 @@ from draftsmith.flow.accounts import FlowStats, StageStats
 from draftsmith.flow.pages import pages
 from draftsmith.flow.pipeline import Output, Pipeline, once
 from draftsmith.flow.processes import process_workers
+from draftsmith.flow.program import Program, program
 from draftsmith.flow.verdict import Verdict, shares, slowest, verdict
 
 __all__ = [
     "FlowStats",
     "Output",
     "Pipeline",
+    "Program",
     "StageStats",
     "Verdict",
     "once",
     "pages",
     "process_workers",
+    "program",
     "shares",
     "slowest",
     "verdict",
