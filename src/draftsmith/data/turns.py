@@ -208,8 +208,8 @@ def _generated_turn(
     if _squeeze(messages[position]["content"]) not in _squeeze(shown):
         raise RowError("the template drops a part of an answer", f"message {position} becomes {shown[-60:]!r}")
     _check_nothing_lost(messages[position], position, _squeeze(shown))
-    end = closing.end.strip()
-    if len(pieces(end, special_tokens)) > 1 and end in turn.text[turn.start : turn.end]:
+    marker = closing.end.strip()
+    if len(pieces(marker, special_tokens)) > 1 and marker in turn.text[turn.start : turn.end]:
         raise RowError("a turn goes on after its end", f"message {position} becomes {turn.text[turn.start :][:80]!r}")
     supplied = closing.opening.rstrip().rpartition("\n")[2]
     if supplied and turn.text[turn.start : turn.end].lstrip().startswith(supplied):
