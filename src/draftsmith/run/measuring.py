@@ -9,10 +9,11 @@ from typing import Any
 from draftsmith import evaluation
 from draftsmith.config import RunConfig
 from draftsmith.drafter import Drafter
-from draftsmith.export import model_card, read_drafter
+from draftsmith.export import read_drafter
 from draftsmith.files import atomic_write
 from draftsmith.observe import Progress, peak_memory_bytes
 from draftsmith.run.directory import read_json, write_json
+from draftsmith.run.exporting import card_of
 from draftsmith.run.opening import PromptSets, prompt_sets, set_up
 from draftsmith.target import (
     load_target,
@@ -38,7 +39,7 @@ def evaluate(run: Path, config: RunConfig, prompts: PromptSets | None = None) ->
     trained = {k: v for k, v in read_json(run / "summary.json").items() if k not in MEASURED}
     summary = {**trained, **measured}
     write_json(run / "summary.json", summary)
-    atomic_write(run / "drafter" / "README.md", model_card(drafter.shape, summary))
+    atomic_write(run / "drafter" / "README.md", card_of(drafter.shape, summary, config))
     return summary
 
 

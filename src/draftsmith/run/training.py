@@ -15,10 +15,11 @@ from draftsmith.config import RunConfig, TrainConfig
 from draftsmith.data import TokenStore
 from draftsmith.drafter import mask_builder
 from draftsmith.errors import Interrupted, StageError
-from draftsmith.export import export_drafter, model_card
+from draftsmith.export import export_drafter
 from draftsmith.flow import FlowStats, slowest
 from draftsmith.observe import Journal, Progress, StopRequest
 from draftsmith.run.directory import create_run, discarded_on_failure, write_json
+from draftsmith.run.exporting import card_of
 from draftsmith.run.measuring import evaluate
 from draftsmith.run.opening import (
     check_something_is_left,
@@ -177,6 +178,6 @@ def _keep(
         "flow": flow,
     }
     save_checkpoint(run, state.drafter, {"step": state.step, **summary})
-    export_drafter(state.drafter, run / "drafter", card=model_card(state.drafter.shape, summary))
+    export_drafter(state.drafter, run / "drafter", card=card_of(state.drafter.shape, summary, config))
     write_json(run / "summary.json", summary)
     return summary
