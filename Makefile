@@ -3,13 +3,21 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check interop format clean
+.PHONY: demo test long browser interop check format clean
 
 demo: .venv/demo.stamp
 	$(BIN)/draftsmith demo
 
 test: .venv/dev.stamp
 	$(BIN)/python -m pytest
+
+long: .venv/dev.stamp
+	$(BIN)/python -m pytest -m long
+
+# The report in a real Chromium, which must be there: apt-get install chromium
+browser: .venv/dev.stamp
+	$(PIP) -e '.[browser]'
+	$(BIN)/python -m pytest -rs tests/report/test_browser.py
 
 check: .venv/dev.stamp
 	$(BIN)/ruff format --check .
