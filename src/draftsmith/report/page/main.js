@@ -71,7 +71,7 @@
       if (event.x < u.scales.x.min || event.x > u.scales.x.max) continue;
       const at = Math.round(u.valToPos(event.x, "x", true));
       u.ctx.strokeStyle = color(tones[event.kind] || "soft");
-      u.ctx.globalAlpha = tones[event.kind] ? .9 : .35;
+      u.ctx.globalAlpha = tones[event.kind] ? .9 : .25;
       u.ctx.setLineDash(tones[event.kind] ? [] : [3, 4]);
       u.ctx.beginPath(); u.ctx.moveTo(at, u.bbox.top); u.ctx.lineTo(at, u.bbox.top + u.bbox.height); u.ctx.stroke();
     }
@@ -148,7 +148,7 @@
     plot("chart-spectrum", () => ({
       data: [spectrum.period, spectrum.power, spectrum.without],
       series: [{ label: "period", value: (_u, v) => brief(v) }, line("all", color("accent")), line("without buckets", color("soft"), { width: 1.2 })],
-    }), { overSteps: false, xScale: { distr: 3 }, y: { distr: 3 } });
+    }), { overSteps: false, xScale: { distr: 3 }, y: { distr: 3, range: (_u, _low, high) => [.1, Math.max(30, 2 * high)] } });
   }
 
   function stages(found) {
