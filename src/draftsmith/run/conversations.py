@@ -14,6 +14,7 @@ from draftsmith.observe import Progress
 from draftsmith.records import Conversation
 from draftsmith.run.opening import make_store, settle_target
 from draftsmith.target import (
+    Sampling,
     generate,
     load_target,
     load_tokenizer,
@@ -63,7 +64,7 @@ def regenerate(
 
     def answer(prompts: Sequence[Sequence[int]], names: Sequence[str]) -> list[list[int]]:
         seeds = [int(keyed_generator(seed, "answer", name).integers(2**62)) for name in names]
-        return generate(model, prompts, max_new_tokens=max_new_tokens, temperature=temperature, seeds=seeds)
+        return generate(model, prompts, max_new_tokens=max_new_tokens, sampling=Sampling(temperature), seeds=seeds)
 
     with Progress(f"answering {source}") as progress:
         return data.regenerate(
