@@ -13,11 +13,12 @@ import numpy as np
 from draftsmith.config import RunConfig
 from draftsmith.drafter import Drafter, mask_builder
 from draftsmith.errors import CheckpointError, DraftsmithError, Interrupted, StageError
-from draftsmith.export import export_drafter, model_card
+from draftsmith.export import export_drafter
 from draftsmith.flow import Background
 from draftsmith.observe import Journal, Progress, StopRequest
 from draftsmith.run.contract import contract_of
 from draftsmith.run.directory import Claim, as_settled_before, claimed, discarded_on_failure, write_json, write_settings
+from draftsmith.run.exporting import card_of
 from draftsmith.run.loop import learn, spent
 from draftsmith.run.measuring import evaluate
 from draftsmith.run.opening import (
@@ -181,7 +182,7 @@ def _keep(state: TrainState, config: RunConfig, run: Path, saver: Saver, flow: d
         "drafter": str(run / "drafter"),
         "flow": flow,
     }
-    export_drafter(drafter, run / "drafter", card=model_card(drafter.shape, summary), replace=True)
+    export_drafter(drafter, run / "drafter", card=card_of(drafter.shape, summary, config), replace=True)
     write_json(run / "summary.json", summary)
     return summary
 
