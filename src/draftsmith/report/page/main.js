@@ -24,12 +24,12 @@
     };
   }
 
-  /** Acceptance in training as a band, and what real decoding gave where it was measured on the way. */
+  /** Acceptance in training as a band, and what decoding held-out prompts gave, where it was measured on the way. */
   function acceptance(range, width) {
-    const made = banded(columns.acceptance, "mean")(range, width), { x: places, free_running, teacher_forced } = figures.served;
+    const made = banded(columns.acceptance, "mean")(range, width), { x: places, length } = figures.held_out;
     if (!places.length) return made;
-    made.data = uPlot.join([made.data, [places, free_running, teacher_forced]], [[0, 2, 2, 2], [0, 1, 1]]);
-    made.series.push(line("decoding, measured", color("good"), { points: { show: true, size: 7 } }), line("teacher-forced on it", color("warn"), { dash: [6, 4], points: { show: true, size: 5 } }));
+    made.data = uPlot.join([made.data, [places, length]]);
+    made.series.push(line("measured on held-out prompts", color("good"), { points: { show: true, size: 7 } }));
     return made;
   }
 
