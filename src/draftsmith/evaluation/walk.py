@@ -29,7 +29,7 @@ def walk(
     """
     check_fit(drafter, target)
     width = num_draft or drafter.shape.block_size - 1
-    leading = _leading(drafter, target, prompt, answer, width + 1)
+    leading = leading_matches(drafter, target, prompt, answer, block_size=width + 1)
     committed, place = [], 0
     while place < len(answer) - 1:
         committed.append(min(leading[place] + 1, len(answer) - 1 - place))
@@ -37,8 +37,9 @@ def walk(
     return committed
 
 
-def _leading(
-    drafter: Drafter, target: Target, prompt: Sequence[int], answer: Sequence[int], block_size: int
+@torch.no_grad()
+def leading_matches(
+    drafter: Drafter, target: Target, prompt: Sequence[int], answer: Sequence[int], *, block_size: int
 ) -> list[int]:
     """For each place of the answer: how many of the tokens drafted after it are those that follow."""
     text = torch.tensor([[*prompt, *answer]], device=target.device)
