@@ -87,7 +87,7 @@ def test_eval_measures_at_the_server_what_our_decoder_measures(
     target_gguf: Path, target: Target, trained: Drafter, tokenizer: Any, prompts: list[list[int]], tmp_path: Path
 ) -> None:
     drafter = exported(trained, tokenizer, tmp_path, "f32")
-    with llama_server(target_gguf, drafter=drafter, num_draft=7, context=256) as server:
+    with llama_server(target_gguf, drafter=drafter, num_draft=7, context=256, more=EXACT) as server:
         found = measure_server(
             "llama.cpp",
             server.address,
@@ -98,7 +98,7 @@ def test_eval_measures_at_the_server_what_our_decoder_measures(
             progress=lambda _: None,
         )
     ours = speculate(trained, target, prompts, max_new_tokens=NUM_TOKENS)
-    # A verification that our own limit cuts counts whole with us and up to the limit there.
+    # A server counts the tokens of answers; a verification that the limit cuts counts whole with us.
     assert found.acceptance_length == pytest.approx(
         sum(len(a.tokens) - 1 for a in ours) / sum(len(a.committed) for a in ours)
     )
