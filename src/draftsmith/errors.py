@@ -31,6 +31,10 @@ class CheckpointError(DraftsmithError):
     """A checkpoint or run directory is missing, damaged or belongs to another run."""
 
 
+class DivergedError(DraftsmithError):
+    """Step after step gave a loss or gradient that is not finite."""
+
+
 class StageError(DraftsmithError):
     """A stage of a running pipeline failed or hangs. The cause is chained; `stacks` is set where time ran out."""
 
