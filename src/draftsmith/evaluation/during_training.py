@@ -71,7 +71,7 @@ def forced_counts(
 
     Blocks that reach beyond the text are known only if the text ends with the end token, where they end as well.
     """
-    leading = leading_matches(drafter, target, prompt, answer, block_size=drafter.shape.block_size)
+    leading = leading_matches(drafter, target, prompt, answer)
     last = len(answer) - 1
     ended = answer[-1] in target.eos_token_ids
     counts = [min(kept, num_verified - 1) + 1 for kept in leading]
