@@ -3,8 +3,8 @@
     python benchmarks/data.py --rows 100000
 
 Synthetic conversations of two turns and about 600 tokens, made of the words of the shipped ones. The tokenizer alone
-gets the same rendered texts in the same batches, on all cores, by its own threads and by processes of one thread each;
-the faster of the two is what `prepare` is measured against. Prints a table, writes JSON with --out.
+gets the same rendered texts (of the first rows, if there are many) in the same batches, on all cores, by its own threads
+and by processes of one thread each; the faster of the two is what `prepare` is measured against. Prints a table, writes JSON with --out.
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ BATCH = 256
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--alone-rows", type=int, default=24_000, help="Rows that the tokenizer alone gets, at most.")
     parser.add_argument("--target", default="smollm2-135m")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        source, store = Path(folder) / "rows.jsonl", Path(folder) / "store"
+        source, store, fewer = (Path(folder) / name for name in ("rows.jsonl", "store", "fewer.jsonl"))
         write_rows(source, options.rows)
-        alone = {how: in_a_child("alone", source, options, how) for how in ("threads", "processes")}
+        write_rows(fewer, min(options.rows, options.alone_rows))
+        alone = {how: in_a_child("alone", fewer, options, how) for how in ("threads", "processes")}
         made = in_a_child("prepare", source, options, str(store))
         opened = in_a_child("open", store, options, "")
     fastest = max(found["tokens_per_s"] for found in alone.values())
@@ -110,8 +112,9 @@ def preparing(source: Path, target: str, num_workers: int, destination: Path) ->
     tokenizer = load_tokenizer(TargetConfig(model=target))
     peak = [0]
 
-    def progress(_rows: int, _tokens: int) -> None:
-        peak[0] = max(peak[0], resident_bytes())
+    def progress(rows: int, _tokens: int) -> None:
+        if rows // BATCH % 8 == 0:  # looking at all processes takes a moment too
+            peak[0] = max(peak[0], resident_bytes())
 
     start = time.perf_counter()
     store = prepare(
@@ -179,16 +182,17 @@ def check(accounting: Accounting) -> None:
 def resident_bytes() -> int:
     """Of this process and its children together; pages that they share are counted once for each."""
     threads = [path / "children" for path in Path("/proc/self/task").iterdir()]
-    children = {pid for path in threads for pid in path.read_text(encoding="utf-8").split()}
-    return sum(status_kb(pid) for pid in ["self", *children]) * 1024
+    children = {pid for path in threads for pid in text_of(path).split()}
+    lines = [line for pid in ["self", *children] for line in text_of(Path(f"/proc/{pid}/status")).splitlines()]
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) * 1024
 
 
-def status_kb(pid: str) -> int:
+def text_of(path: Path) -> str:
+    """Empty if the thread or process has just ended."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
-    except OSError:  # it has just ended
-        return 0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def environment() -> dict[str, Any]:
