@@ -3,8 +3,9 @@
     python benchmarks/data.py --rows 100000
 
 Synthetic conversations of two turns and about 600 tokens, made of the words of the shipped ones. The tokenizer alone
-gets the same rendered texts (of the first rows, if there are many) in the same batches, on all cores, by its own threads
-and by processes of one thread each; the faster of the two is what `prepare` is measured against. Prints a table, writes JSON with --out.
+gets the same rendered texts (of the first rows, if there are many) in the same batches, on all cores, by its own
+threads and by processes of one thread each; the faster of the two is what `prepare` is measured against. Prints a table,
+writes JSON with --out. With --storage, the store is compared with the same samples in an Arrow file of `datasets`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def main() -> None:
     parser.add_argument("--alone-rows", type=int, default=24_000, help="Rows that the tokenizer alone gets, at most.")
     parser.add_argument("--target", default="smollm2-135m")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--storage", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -46,6 +48,7 @@ def main() -> None:
         alone = {how: in_a_child("alone", fewer, options, how) for how in ("threads", "processes")}
         made = in_a_child("prepare", source, options, str(store))
         opened = in_a_child("open", store, options, "")
+        storage = in_a_child("storage", store, options, str(Path(folder) / "arrow")) if options.storage else None
     fastest = max(found["tokens_per_s"] for found in alone.values())
     result = {
         "rows": options.rows,
@@ -54,6 +57,7 @@ def main() -> None:
         "prepare": made,
         "share_of_tokenizer": made["tokens_per_s"] / fastest,
         "open": opened,
+        "storage": storage,
         "environment": environment(),
     }
     print(f"{options.rows:,} conversations, {made['tokens'] / options.rows:.0f} tokens each, {options.workers} workers")
@@ -63,6 +67,11 @@ def main() -> None:
     print(f"share of the faster         {result['share_of_tokenizer']:>12.1%}")
     print(f"peak memory, all processes  {made['peak_bytes'] / 1e6:>12,.0f} MB")
     print(f"open and read a sample      {opened['seconds']:>12.3f} s")
+    for name, found in (storage or {}).items():
+        print(
+            f"{name:9} {found['bytes'] / 1e6:>8,.1f} MB, opened in {found['open_s'] * 1e3:>6.1f} ms, a sample in random "
+            f"order {found['sample_us']:>8,.1f} us"
+        )
     if options.out:
         options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
@@ -100,6 +109,8 @@ def child(what: str, place: str, target: str, workers: str, argument: str) -> di
         return tokenizer_alone(Path(place), target, int(workers), argument)
     if what == "open":
         return opening(Path(place))
+    if what == "storage":
+        return storing(Path(place), Path(argument))
     return preparing(Path(place), target, int(workers), Path(argument))
 
 
@@ -172,6 +183,46 @@ def opening(path: Path) -> dict[str, Any]:
     store = TokenStore.open(path)
     sample = store.sample(len(store) - 1)
     return {"seconds": time.perf_counter() - start, "tokens": len(sample.input_ids), "samples": len(store)}
+
+
+def storing(place: Path, arrow: Path) -> dict[str, Any]:
+    """Bytes, time to open and time per sample in random order: our files, and the same arrays kept by `datasets`."""
+    import datasets
+
+    store = TokenStore.open(place)
+    samples = (store.sample(index) for index in range(len(store)))
+    rows = ({"id": s.id, "input_ids": s.input_ids, "loss_mask": s.loss_mask} for s in samples)
+    features = datasets.Features(
+        {
+            "id": datasets.Value("string"),
+            "input_ids": datasets.List(datasets.Value("int32")),
+            "loss_mask": datasets.List(datasets.Value("bool")),
+        }
+    )
+    datasets.disable_progress_bars()
+    datasets.Dataset.from_list(list(rows), features=features).save_to_disk(str(arrow))
+    order = random.Random(0).choices(range(len(store)), k=2000)
+    return {
+        "store": timed(place, TokenStore.open, lambda opened, index: opened.sample(index).input_ids, order),
+        "datasets": timed(
+            arrow,
+            lambda path: datasets.load_from_disk(str(path)).with_format("numpy"),
+            lambda opened, index: opened[index]["input_ids"],
+            order,
+        ),
+    }
+
+
+def timed(place: Path, open_it: Any, sample: Any, order: Sequence[int]) -> dict[str, float]:
+    start = time.perf_counter()
+    opened = open_it(place)
+    sample(opened, order[0])
+    open_s = time.perf_counter() - start
+    start = time.perf_counter()
+    tokens = sum(len(sample(opened, index)) for index in order)
+    seconds = time.perf_counter() - start
+    size = sum(file.stat().st_size for file in place.iterdir())
+    return {"bytes": size, "open_s": open_s, "sample_us": seconds / len(order) * 1e6, "tokens": tokens}
 
 
 def check(accounting: Accounting) -> None:
