@@ -4,8 +4,8 @@
 
 Synthetic conversations of two turns and about 600 tokens, made of the words of the shipped ones. The tokenizer alone
 gets the same rendered texts (of the first rows, if there are many) in the same batches, on all cores, by its own
-threads and by processes of one thread each; the faster of the two is what `prepare` is measured against. Prints a table,
-writes JSON with --out. With --storage, the store is compared with the same samples in an Arrow file of `datasets`.
+threads and by processes of one thread each; the faster of the two is what `prepare` is measured against. Prints a
+table, writes JSON with --out. With --storage, the store is compared with the same samples in an Arrow file.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def main() -> None:
     print(f"open and read a sample      {opened['seconds']:>12.3f} s")
     for name, found in (storage or {}).items():
         print(
-            f"{name:9} {found['bytes'] / 1e6:>8,.1f} MB, opened in {found['open_s'] * 1e3:>6.1f} ms, a sample in random "
-            f"order {found['sample_us']:>8,.1f} us"
+            f"{name:9} {found['bytes'] / 1e6:>8,.1f} MB, opened in {found['open_s'] * 1e3:>6.1f} ms, "
+            f"a sample in random order {found['sample_us']:>8,.1f} us"
         )
     if options.out:
         options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
