@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import importlib
 import json
 import os
 import shutil
@@ -217,7 +216,7 @@ def test_answers_that_cannot_be_written_are_one_clear_line(tmp_path: Path, monke
     options = ["--target", "tiny-random", "--max-new-tokens", "2"]
     done = draftsmith("regenerate", source, source / "made.jsonl", *options)
     refused(done, str(source / "made.jsonl"), "cannot be written")
-    monkeypatch.setattr(importlib.import_module("draftsmith.data.regenerate"), "atomic_write", full)
+    monkeypatch.setattr("draftsmith.data.answers.atomic_write", full)
     done = draftsmith("regenerate", source, tmp_path / "new" / "made.jsonl", *options)
     refused(done, str(tmp_path / "new" / "made.jsonl"), "No space left on device", "kept")
     monkeypatch.undo()

@@ -5,6 +5,18 @@ Knows nothing about models and needs the standard library only. The contract is 
 
 from draftsmith.flow.accounts import FlowStats, StageStats
 from draftsmith.flow.pipeline import Output, Pipeline, once
+from draftsmith.flow.pool import as_completed
 from draftsmith.flow.verdict import Verdict, shares, slowest, verdict
 
-__all__ = ["FlowStats", "Output", "Pipeline", "StageStats", "Verdict", "once", "shares", "slowest", "verdict"]
+__all__ = [
+    "FlowStats",
+    "Output",
+    "Pipeline",
+    "StageStats",
+    "Verdict",
+    "as_completed",
+    "once",
+    "shares",
+    "slowest",
+    "verdict",
+]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from draftsmith import data
 from draftsmith.config import TargetConfig
-from draftsmith.data import TokenStore
+from draftsmith.data import AnswerAll, Sampling, ServerSettings, TokenStore
 from draftsmith.keyed import keyed_generator
 from draftsmith.observe import Progress
-from draftsmith.records import Conversation
 from draftsmith.target import (
     generate,
     load_target,
@@ -54,35 +54,62 @@ def regenerate(
     target: TargetConfig,
     *,
     device: str,
-    template: TemplateArguments,
-    max_new_tokens: int,
-    temperature: float,
+    sampling: Sampling,
     batch_size: int,
-    seed: int,
+    strict: bool,
 ) -> data.Regenerated:
-    """The target answers every user turn of `source` into `destination`."""
-    rows = [row for _, row in data.read_conversations(source, strict=True)]
-    conversations = [row for row in rows if isinstance(row, Conversation)]
+    """The target, loaded here, answers every user turn of `source` into `destination`."""
     with Progress(f"loading {target.model}"):
         tokenizer, model = load_tokenizer(target), load_target(target, device=resolve_device(device))
-    made_with = {**target.model_dump(include={"model", "revision", "dtype"}), "max_new_tokens": max_new_tokens}
-    start = time.monotonic()
 
     def answer(prompts: Sequence[Sequence[int]], names: Sequence[str]) -> list[list[int]]:
-        seeds = [int(keyed_generator(seed, "answer", name).integers(2**62)) for name in names]
-        return generate(model, prompts, max_new_tokens=max_new_tokens, temperature=temperature, seeds=seeds)
+        seeds = [int(keyed_generator(sampling.seed, "answer", name).integers(2**62)) for name in names]
+        limit = sampling.max_new_tokens
+        return generate(model, prompts, max_new_tokens=limit, temperature=sampling.temperature, seeds=seeds)
 
+    answer_all = data.in_batches(
+        tokenizer,
+        answer,
+        eos_token_ids=model.eos_token_ids,
+        batch_size=batch_size,
+        max_prompt=model.max_positions - sampling.max_new_tokens,
+        template_kwargs=sampling.template_kwargs,
+    )
+    made_with = {**target.model_dump(include={"model", "revision", "dtype"}), **recorded(sampling)}
+    return _answered(source, destination, answer_all, made_with, strict=strict)
+
+
+def regenerate_through(
+    source: Path, destination: Path, settings: ServerSettings, *, sampling: Sampling, strict: bool
+) -> data.Regenerated:
+    """A server answers every user turn of `source` into `destination`."""
+    made_with = {"through": "server", "model": settings.model, **recorded(sampling)}
+    with data.ChatServer(settings) as server:
+        return _answered(source, destination, data.through_server(server, sampling), made_with, strict=strict)
+
+
+def recorded(sampling: Sampling) -> dict[str, Any]:
+    """Everything but the target that decides what an answer says."""
+    return {
+        "max_new_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "seed": sampling.seed,
+        "template": dict(sampling.template_kwargs),
+    }
+
+
+def _answered(
+    source: Path, destination: Path, answer_all: AnswerAll, made_with: dict[str, Any], *, strict: bool
+) -> data.Regenerated:
+    start = time.monotonic()
     with Progress(f"answering {source}") as progress:
         return data.regenerate(
-            conversations,
+            data.read_conversations(source, strict=strict),
             destination,
-            tokenizer,
-            answer,
-            eos_token_ids=model.eos_token_ids,
-            batch_size=batch_size,
-            made_with={**made_with, "temperature": temperature, "seed": seed},
-            template_kwargs=template,
-            progress=lambda rows, tokens: progress.show(
-                f"{rows:,} of {len(conversations):,}, {tokens / (time.monotonic() - start):.0f} tokens/s"
+            answer_all,
+            made_with=made_with,
+            strict=strict,
+            progress=lambda rows, of, tokens: progress.show(
+                f"{rows:,} of {of:,}, {tokens / (time.monotonic() - start):.0f} tokens/s"
             ),
         )

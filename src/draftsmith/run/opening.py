@@ -67,7 +67,6 @@ def open_store(config: RunConfig, tokenizer: Any, run: Path) -> TokenStore:
     """The store that the configuration names, or one made from its conversations inside the run directory."""
     if config.data.store is not None:
         store = TokenStore.open(config.data.store)
-        _check_same_tokenizer(config, store, tokenizer)
     else:
         name = str(config.data.conversations)
         store = data.prepare(
@@ -84,6 +83,7 @@ def open_store(config: RunConfig, tokenizer: Any, run: Path) -> TokenStore:
         raise DataError(f"{store.path} has no sample to train on; lower data.holdout or add conversations")
     if config.eval.num_prompts and len(store.holdout_indices) == 0:
         raise DataError(f"{store.path} holds nothing out to measure on; raise data.holdout, or set eval.num_prompts=0")
+    data.check_store(store, tokenizer)
     return store
 
 
@@ -199,18 +199,3 @@ def prompt_sets(config: RunConfig, run: Path) -> PromptSets:
 
 def _store_path(config: RunConfig, run: Path) -> Path:
     return config.data.store or run / "store"
-
-
-def _check_same_tokenizer(config: RunConfig, store: TokenStore, tokenizer: Any) -> None:
-    """The ids of a store mean nothing to another tokenizer, and its masks nothing under another template."""
-    found = (
-        data.tokenizer_sha256(tokenizer),
-        data.template_sha256(tokenizer, store.meta["made_from"]["template_kwargs"]),
-    )
-    made = store.meta["made_from"]["tokenizer_sha256"], store.meta["made_from"]["template_sha256"]
-    for name, ours, theirs in zip(("tokenizer", "chat template"), made, found, strict=True):
-        if ours != theirs:
-            raise DataError(
-                f"{store.path} was made with another {name} ({ours[:12]}) than that of {config.target.model} "
-                f"({theirs[:12]}); prepare it again with this target"
-            )

@@ -83,6 +83,11 @@ class Target:
             ids = self.config.eos_token_id
         return frozenset([ids] if isinstance(ids, int) else ids or [])
 
+    @property
+    def max_positions(self) -> int:
+        """Tokens of prompt and answer together, at most."""
+        return int(self.config.max_position_embeddings)
+
     def fingerprint(self) -> str:
         """Names this model by a sample of every weight, wherever it was loaded from and whatever it is called."""
         digest = hashlib.sha256(self.config.to_json_string().encode())

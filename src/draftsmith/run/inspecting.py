@@ -1,0 +1,91 @@
+"""inspect(): what a store or a file of conversations will teach, before any weight is loaded."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from draftsmith import data
+from draftsmith.config import BatchingConfig, TargetConfig
+from draftsmith.data import TokenStore
+from draftsmith.errors import ConfigError, DataError
+from draftsmith.files import atomic_write
+from draftsmith.observe import Progress
+from draftsmith.plan import PlanSettings, build_plan
+from draftsmith.run.conversations import TemplateArguments
+from draftsmith.target import load_tokenizer
+
+
+@dataclass(frozen=True)
+class Tokenising:
+    """How conversations become samples where there is no store yet."""
+
+    template: TemplateArguments
+    max_length: int
+    cut: bool
+
+
+def inspect(
+    source: Path,
+    target: TargetConfig | None,
+    *,
+    batching: BatchingConfig,
+    tokenising: Tokenising,
+    num_rows: int,
+) -> data.Inspection:
+    """Look at a token store, or at what would become of a file of conversations."""
+    tokenizer = None if target is None else load_tokenizer(target)
+    with _opened(source, tokenizer, tokenising) as store, Progress(f"looking at {source}") as progress:
+        made_with = store.meta["made_from"]["template_kwargs"]
+        return data.inspect_store(
+            store,
+            None if tokenizer is None else data.ChatTemplate(tokenizer, made_with),
+            source=str(source),
+            edges=_edges(store, batching),
+            num_rows=num_rows,
+            progress=lambda done: progress.show(lambda: f"{done:,} of {len(store):,} samples"),
+        )
+
+
+def show(found: data.Inspection, *, as_json: bool, page: Path | None) -> None:
+    """Print the report, or its JSON, and write the page. Raises DataError if the store is refused."""
+    if page is not None:
+        atomic_write(page, data.inspection_page(found))
+    if as_json:
+        print(json.dumps(found.to_json(), ensure_ascii=False))
+    else:
+        data.print_inspection(found, Console(highlight=False))
+    if found.problems:
+        raise DataError("; ".join(f"{problem.kind}: {problem.detail}" for problem in found.problems))
+
+
+@contextmanager
+def _opened(source: Path, tokenizer: object, tokenising: Tokenising) -> Iterator[TokenStore]:
+    if (source / "meta.json").is_file():
+        yield TokenStore.open(source)
+        return
+    if tokenizer is None:
+        raise ConfigError(f"{source} is no token store; to inspect conversations, say for which model: --target")
+    with tempfile.TemporaryDirectory() as aside:
+        with Progress(f"reading {source}") as progress:
+            store = data.prepare(
+                source,
+                Path(aside) / "store",
+                tokenizer,
+                max_length=tokenising.max_length,
+                holdout=0.0,
+                truncated="cut" if tokenising.cut else "exclude",
+                template_kwargs=tokenising.template,
+                progress=lambda rows: progress.show(lambda: f"{rows:,} rows"),
+            )
+        yield store
+
+
+def _edges(store: TokenStore, batching: BatchingConfig) -> tuple[int, ...]:
+    return build_plan(store.lengths[store.train_indices], PlanSettings(**batching.model_dump()), seed=0).edges
