@@ -1,9 +1,9 @@
 """Figures of the flow: cost of a hop, throughput against the slowest stage alone, memory against the budget.
 
-    python benchmarks/flow.py --json flow.json --real configs/demo.toml
+    python benchmarks/flow.py --json flow.json
 
-Prints a table for every section and writes JSON. Simulated stages sleep; the real pipeline is the target of the
-configuration and its drafter, colocated, with each stage also measured alone with the threads it has in the pipeline.
+Prints a table for every section and writes JSON. Stages are simulated: they sleep, or fill memory. The pipeline of a
+real configuration is measured by flow_real.py.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import platform
 import random
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from draftsmith.flow import FlowStats, Pipeline, shares, verdict
+from draftsmith.flow import FlowStats, Pipeline, pages, shares, verdict
 from draftsmith.plan.tables import text_table
+
+BUFFERS: dict[str, Callable[[int], Any]] = {"pages of their own": pages, "malloc": bytearray}
 
 
 def hops(num_items: int, num_rounds: int) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def _simulated(num_items: int, trainer_s: float, *, rate: float, workers: int, j
         "target": _alone(target, num_items) / workers,
         "training": _alone(train, num_items),
     }
-    with Pipeline("simulated", max_items=8, budget_bytes=24, consumer=("training", "")) as pipeline:
+    with Pipeline("simulated", budget_bytes=24, consumer=("training", "")) as pipeline:
         collated = pipeline.stage("collate", [collate], pipeline.source("plan", range(num_items)))
         features = pipeline.stage("target", [target] * workers, collated, bytes_of=lambda _item: 1)
         started = time.perf_counter()
@@ -123,36 +124,30 @@ def worst_share_error(stats: FlowStats) -> float:
 
 
 def memory(budget_mib: int) -> dict[str, Any]:
-    """Fresh processes: results of random sizes, a slow consumer, four workers. Peak resident size above the start.
-
-    glibc keeps freed blocks of up to 32 MiB in the arenas of threads; with a fixed mmap threshold it returns them.
-    """
-    figures = {
-        "malloc as it is": _filled(budget_mib),
-        "mmap threshold 1 MiB": _filled(budget_mib, MALLOC_MMAP_THRESHOLD_=str(2**20)),
-    }
+    """Fresh processes: results of random sizes, a slow consumer, four workers. Peak resident size above the start."""
+    figures = {name: _filled(budget_mib, name) for name in BUFFERS}
     rows = [[way, *(f"{value:,.3f}" for value in row.values())] for way, row in figures.items()]
     print("memory against the budget, MiB")
     columns = [name.replace("_", " ") for name in next(iter(figures.values()))]
-    print(text_table(["allocator", *columns], rows), end="\n\n")
+    print(text_table(["results in", *columns], rows), end="\n\n")
     return figures
 
 
-def _filled(budget_mib: int, **settings: str) -> dict[str, float]:
-    program = f"import flow; flow.fill({budget_mib})"
-    environment = {**os.environ, **settings, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+def _filled(budget_mib: int, buffers: str) -> dict[str, float]:
+    program = f"import flow; flow.fill({budget_mib}, {buffers!r})"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     command = [sys.executable, "-c", program]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
     return dict(json.loads(printed))
 
 
-def fill(budget_mib: int) -> None:
+def fill(budget_mib: int, buffers: str) -> None:
     """The process that `memory` measures; prints JSON."""
     mib, draw = 2**20, random.Random(0)
     sizes = [draw.choice([1, 4, 16, 40]) for _ in range(300)]
 
-    def make(item: int) -> bytearray:
-        result = bytearray(sizes[item] * mib)
+    def make(item: int) -> Any:
+        result = BUFFERS[buffers](sizes[item] * mib)
         result[::4096] = b"x" * len(range(0, len(result), 4096))  # touch every page
         return result
 
@@ -183,116 +178,26 @@ def resident(field: str) -> float:
     return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(field))
 
 
-def real(config_path: Path, overrides: list[str], num_batches: int, num_rounds: int) -> dict[str, Any]:
-    """The pipeline of a configuration against each of its stages alone, with the threads of the pipeline.
-
-    Rounds are interleaved and the best of each is taken, because other programs may disturb any of them.
-    """
-    import torch
-
-    from draftsmith import data
-    from draftsmith.config import load_config
-    from draftsmith.records import FeatureBatch
-    from draftsmith.run.opening import features_on_disk, new_drafter, open_store, planned
-    from draftsmith.streams import feature_stream, num_cores, topology
-    from draftsmith.target import load_target, load_tokenizer, resolve_device
-    from draftsmith.training import TrainState, train_step
-
-    config = load_config(config_path, overrides)
-    where = topology(config, device=resolve_device(config.device), num_cores=num_cores())
-    tokenizer, target = load_tokenizer(config.target), load_target(config.target, device=where.drafter_device)
-    with tempfile.TemporaryDirectory() as directory:
-        store = open_store(config, tokenizer, Path(directory))
-        specs = list(itertools.islice(planned(config, store), num_batches))
-        cache = features_on_disk(config, store, target) if config.target.cache == "disk" else None
-        batches = [data.collate(store, spec).to(target.device) for spec in specs]
-        hidden = [target.features(batch.input_ids) for batch in batches]
-        drafter = new_drafter(config, target, tokenizer, store)
-        state = TrainState.create(drafter, config, store.tokens_seen("train"))
-
-        def features_alone() -> None:
-            with feature_stream(specs, config, store, target, cache, where=where) as stream:
-                for _ in stream:
-                    pass
-
-        def training_alone() -> None:
-            for batch, states in zip(batches, hidden, strict=True):
-                train_step(state, FeatureBatch(batch, states), target, config, progress=0.5)
-
-        def in_turn() -> None:
-            for batch, spec in zip(batches, specs, strict=True):
-                made = cache.batch(spec.samples, spec.padded_length) if cache else target.features(batch.input_ids)
-                train_step(state, FeatureBatch(batch, made), target, config, progress=0.5)
-
-        found: list[FlowStats] = []
-
-        def pipeline() -> None:
-            with feature_stream(specs, config, store, target, cache, where=where) as stream:
-                for item in stream:
-                    train_step(state, item, target, config, progress=0.5)
-                    del item
-                found.append(stream.stats())
-
-        ways: dict[str, tuple[int, Callable[[], None]]] = {
-            "features alone": (where.drafter_threads, features_alone),
-            "training alone": (where.drafter_threads, training_alone),
-            "in turn, all cores": (num_cores(), in_turn),
-            "pipeline": (where.drafter_threads, pipeline),
-        }
-        seconds: dict[str, list[float]] = {name: [] for name in ways}
-        training_alone()  # what the first calls pay for
-        for _ in range(num_rounds):
-            for name, (threads, way) in ways.items():
-                torch.set_num_threads(threads)
-                started = time.perf_counter()
-                way()
-                seconds[name].append(time.perf_counter() - started)
-    best = {name: min(taken) for name, taken in seconds.items()}
-    tokens, stats = sum(spec.num_slots for spec in specs), found[seconds["pipeline"].index(best["pipeline"])]
-    figures = {
-        "overrides": " ".join(overrides),
-        "target workers": list(where.target_devices),
-        "threads of a target worker and of training": [where.target_threads, where.drafter_threads],
-        **{f"{name}, tokens/s": tokens / taken for name, taken in best.items()},
-        "pipeline against its slowest stage alone": max(best["features alone"], best["training alone"])
-        / best["pipeline"],
-        "pipeline against in turn with all cores": best["in turn, all cores"] / best["pipeline"],
-        "worst share error": worst_share_error(stats),
-        "peak credited, MiB": stats.peak_bytes / 2**20,
-        "peak resident, MiB": resident("VmHWM"),
-        "shares busy/starved/blocked": shares(stats),
-        "verdict": verdict(stats).text,
-    }
-    rows = [[name, f"{value:,.3f}" if isinstance(value, float) else str(value)] for name, value in figures.items()]
-    print(f"{config_path}, {len(specs)} batches, {tokens:,} tokens, best of {num_rounds} rounds")
-    print("\n".join(f"  {name}: {value}" for name, value in rows), end="\n\n")
-    return figures
-
-
 def chosen(name: str, wanted: Iterable[str] | None) -> bool:
     return not wanted or name in wanted
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", choices=("hops", "simulated", "memory", "real"))
+    parser.add_argument("--only", nargs="*", choices=("hops", "simulated", "memory"))
     parser.add_argument("--items", type=int, default=100_000)
+    parser.add_argument("--simulated-items", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--budget-mib", type=int, default=256)
-    parser.add_argument("--real", type=Path, help="configuration whose pipeline is measured")
-    parser.add_argument("--override", nargs="*", default=[], help="settings of that configuration, a.b=c")
-    parser.add_argument("--batches", type=int, default=12)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     figures: dict[str, Any] = {"python": platform.python_version(), "cores": len(os.sched_getaffinity(0))}
     if chosen("hops", options.only):
         figures["hops"] = hops(options.items, options.rounds)
     if chosen("simulated", options.only):
-        figures["simulated"] = simulated(100, 0.02)
+        figures["simulated"] = simulated(options.simulated_items, 0.02)
     if chosen("memory", options.only):
         figures["memory"] = memory(options.budget_mib)
-    if options.real and chosen("real", options.only):
-        figures["real"] = real(options.real, options.override, options.batches, options.rounds)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 

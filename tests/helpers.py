@@ -7,6 +7,7 @@ import dataclasses
 import io
 import json
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -167,3 +168,13 @@ def draftsmith(*arguments: object) -> Finished:
     finally:
         sys.argv = before
     return Finished(code, out.getvalue(), err.getvalue())
+
+
+def running() -> set[str]:
+    """Threads and child processes of this process, by name and number."""
+    threads = {f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate()}
+    children: set[str] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # that thread has just ended
+            children |= set((task / "children").read_text(encoding="ascii").split())
+    return threads | {f"process {number}" for number in children}

@@ -201,7 +201,7 @@ def test_regenerate_writes_the_targets_own_answers_and_goes_on_after_a_torn_line
 ) -> None:
     rows = [chat_row(f"Count to {number}.", "an old answer", f"r{number}") for number in range(6)]
     source = write_jsonl(tmp_path / "asked.jsonl", rows)
-    options = ["--target", "tiny-random", "--max-new-tokens", "10", "--batch-size", "2"]
+    options = ["--target", "tiny-random", "--max-new-tokens", "10", "--batch-size", "2", "--dtype", "bfloat16"]
     done = draftsmith("regenerate", source, tmp_path / "whole.jsonl", *options)
     assert done.code == 0, done.err
     assert "6 conversations answered now, 0 before" in done.out

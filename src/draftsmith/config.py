@@ -18,6 +18,10 @@ from draftsmith.errors import ConfigError
 RESERVED_TEMPLATE_NAMES = {"tokenize", "return_dict", "add_generation_prompt", "tools", "messages", "conversation"}
 
 
+# auto: bfloat16 where the device is measured to be as fast in it, else float32; a run's config.toml says which.
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
 class Section(BaseModel):
     """A group of settings: frozen, and closed to unknown names."""
 
@@ -29,7 +33,7 @@ class TargetConfig(Section):
 
     model: str = Field(description="A directory or hub name of a causal language model, or smollm2-135m / tiny-random.")
     revision: str | None = Field(default=None, description="Hub revision; needed with trust_remote_code.")
-    dtype: Literal["float32", "bfloat16"] = Field(default="bfloat16", description="Precision of the target's forward.")
+    dtype: Precision = Field(default="auto", description="Precision of the target's forward.")
     layer_ids: tuple[int, ...] | None = Field(
         default=None, description="Tapped layers, 0-based outputs of decoder blocks; by default num_taps spread evenly."
     )
@@ -131,9 +135,7 @@ class TrainConfig(Section):
     clip_norm: float = Field(default=1.0, gt=0)
     loss: Literal["ce", "dpace"] = "ce"
     gamma: float | None = Field(default=None, gt=0, description="Decay of slot weights; by default set by block size.")
-    dtype: Literal["float32", "bfloat16"] = Field(
-        default="bfloat16", description="Compute precision; masters are fp32."
-    )
+    dtype: Precision = Field(default="auto", description="Compute precision; masters are fp32.")
     head: Literal["full", "sampled"] = Field(
         default="full", description="sampled: tokens seen in the data plus random rows, redrawn as training goes."
     )
@@ -186,7 +188,7 @@ class EvalConfig(Section):
     dtype: Literal["float32", "bfloat16"] = Field(
         default="float32", description="Precision of the lossless check; in bf16, near ties differ between kernels."
     )
-    speed_dtype: Literal["float32", "bfloat16"] = Field(default="bfloat16", description="Precision of timed decoding.")
+    speed_dtype: Precision = Field(default="auto", description="Precision of timed decoding.")
 
 
 class RunSection(Section):

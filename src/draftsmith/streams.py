@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ TARGET_IS_SLOW = "add a device to flow.target_devices, or set target.cache=disk 
 TRAINING_IS_SLOW = "more target workers would not help; train on a faster device, or with fewer drafter.num_anchors"
 
 DEFAULT_CPU_WORKERS = 4
+EXIT_HUNG = 70
 
 
 @dataclass(frozen=True)
@@ -103,9 +105,20 @@ class FeatureStream:
     def stats(self) -> FlowStats:
         return self.pipeline.stats()
 
+    def alive(self) -> None:
+        """To be called now and then while the caller measures instead of training."""
+        self.pipeline.alive()
+
     def summary(self) -> dict[str, Any]:
         """What metrics.jsonl and summary.json say about the flow."""
         return {"topology": self.topology.name, "devices": list(self.topology.target_devices), **record(self.stats())}
+
+
+def end_process(error: StageError) -> None:
+    """The last resort: nothing that this process holds can be saved, and checkpoints on disk are whole."""
+    print(f"draftsmith: {error}; it cannot be interrupted, so the process ends; resume the run", file=sys.stderr)
+    sys.stderr.flush()
+    os._exit(EXIT_HUNG)
 
 
 @contextmanager
@@ -118,10 +131,12 @@ def feature_stream(
     *,
     where: Topology,
     on_stall: Callable[[StageError], None] = lambda _error: None,
+    on_hang: Callable[[StageError], None] = end_process,
 ) -> Iterator[FeatureStream]:
     """Open the stream of `specs`; leaving it means that no thread of it runs. `target` is the trainer's own.
 
-    Raises StageError out of the iteration if a stage fails or hangs.
+    Raises StageError out of the iteration if a stage fails or hangs. Where training itself hangs in a call that does
+    not return, such as a collective that one rank never joins, only `on_hang` can end it.
     """
     with Pipeline(
         "train",
@@ -131,6 +146,7 @@ def feature_stream(
         stop_s=config.flow.watchdog_s,  # a forward that is under way may take as long as any other
         describe=samples_of,
         on_stall=on_stall,
+        on_hang=on_hang,
         consumer=("training", TRAINING_IS_SLOW),
         unit="tokens",
     ) as pipeline:
@@ -169,6 +185,7 @@ def record(stats: FlowStats) -> dict[str, Any]:
                 "blocked": round(stage.blocked, 4),
                 "tokens_per_s": round(stats.rate(stage), 1),
                 "queue_items": stage.queue_items,
+                "max_items": stage.max_items,
                 "queue_bytes": stage.queue_bytes,
                 "retries": stage.num_retries,
             }

@@ -189,7 +189,7 @@ def test_nothing_held_out_to_measure_on_is_told_before_training(settings_of_run:
 def test_a_full_disk_while_exporting_leaves_nothing_behind(
     finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("draftsmith.export.zlab.save_file", full)
+    monkeypatch.setattr("draftsmith.export.directory.save_file", full)
     done = draftsmith("export", finished_run, tmp_path / "drafter")
     refused(done, str(tmp_path / "drafter"), "No space left on device")
     assert not list(tmp_path.iterdir())
@@ -199,7 +199,7 @@ def full(*_arguments: object, **_settings: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize("place", ["training.checkpoint", "export.zlab"])
+@pytest.mark.parametrize("place", ["training.checkpoint", "export.directory"])
 def test_a_full_disk_at_the_end_of_training_is_one_clear_line(
     place: str, settings_of_run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

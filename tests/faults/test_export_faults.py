@@ -20,7 +20,7 @@ def disk_full(*_arguments: object, **_settings: object) -> None:
 
 
 def test_a_full_disk_leaves_nothing_behind(trained: Drafter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftsmith.export.zlab.save_file", disk_full)
+    monkeypatch.setattr("draftsmith.export.directory.save_file", disk_full)
     with pytest.raises(ExportError, match=r"cannot be written to .*drafter: .*No space left on device"):
         export_drafter(trained, tmp_path / "drafter", card="")
     assert not list(tmp_path.iterdir())
@@ -30,7 +30,7 @@ def test_a_full_disk_while_replacing_keeps_the_drafter_that_stood_there(
     trained: Drafter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export_drafter(trained, tmp_path / "drafter", card="first")
-    monkeypatch.setattr("draftsmith.export.zlab.save_file", disk_full)
+    monkeypatch.setattr("draftsmith.export.directory.save_file", disk_full)
     with pytest.raises(ExportError, match="No space left"):
         export_drafter(trained, tmp_path / "drafter", card="second", replace=True)
     monkeypatch.undo()
@@ -45,7 +45,7 @@ def test_what_does_not_read_back_as_it_was_written_is_not_published(
     def careless(tensors: dict[str, torch.Tensor], path: Path, **settings: object) -> None:
         save_file({**tensors, "norm.weight": tensors["norm.weight"] * 2}, path)
 
-    monkeypatch.setattr("draftsmith.export.zlab.save_file", careless)
+    monkeypatch.setattr("draftsmith.export.directory.save_file", careless)
     with pytest.raises(ExportError, match=r"norm\.weight does not read back as it was written"):
         export_drafter(trained, tmp_path / "drafter", card="")
     assert not list(tmp_path.iterdir())

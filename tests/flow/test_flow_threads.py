@@ -13,16 +13,16 @@ import pytest
 
 from draftsmith.errors import StageError
 from draftsmith.flow import Pipeline
+from helpers import running
 
 SHORT_S = 0.2
 
 
 @pytest.fixture(autouse=True)
 def P11_nothing_is_left_running() -> Iterator[None]:
-    before = set(threading.enumerate())
+    before = running()
     yield
-    left = [thread.name for thread in threading.enumerate() if thread not in before]
-    assert not left, f"still running: {left}"
+    assert not running() - before
 
 
 def waiting(seed: int, longest_s: float = 0.002) -> Callable[[int], int]:
@@ -178,21 +178,63 @@ def test_P10_a_stage_that_hangs_is_named_with_all_stacks(hanging: str) -> None:
     assert reported == [raised.value]
 
 
-def test_P10_a_consumer_that_hangs_is_reported_and_not_interrupted() -> None:
-    reported = threading.Event()
-    errors: list[StageError] = []
+def test_P10_a_consumer_that_hangs_is_stopped_where_it_is() -> None:
+    reported: list[StageError] = []
+    seen: list[int] = []
 
-    def on_stall(error: StageError) -> None:
-        errors.append(error)
-        reported.set()
+    def hangs_here() -> None:
+        while True:
+            time.sleep(0.001)
 
-    with Pipeline("run", watchdog_s=SHORT_S, on_stall=on_stall, consumer=("training", "")) as pipeline:
+    with (  # noqa: PT012
+        pytest.raises(StageError, match=r"stage training, item 4: has not returned for 0.2 s") as raised,
+        Pipeline("run", watchdog_s=SHORT_S, on_stall=reported.append, consumer=("training", "")) as pipeline,
+    ):
         for item in pipeline.stage("first", [waiting(0)], pipeline.source("plan", range(6))):
-            if item == 4:
-                assert reported.wait(30)
-    assert errors[0].stage == "training"
-    assert "reported.wait(30)" in errors[0].stacks
-    assert len(errors) == 1
+            seen.append(item)
+            if len(seen) == 5:
+                hangs_here()
+    assert "hangs_here" in raised.value.stacks
+    assert reported == [raised.value]
+    assert len(seen) == 5
+
+
+def test_P10_a_consumer_that_does_not_return_to_python_is_reported_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftsmith.flow.pipeline.AFTER_STALL_S", SHORT_S)
+    stalled, hung = threading.Event(), threading.Event()
+    with (  # noqa: PT012
+        pytest.raises(StageError, match="stage consumer"),
+        Pipeline(
+            "run",
+            watchdog_s=SHORT_S,
+            on_stall=lambda _error: stalled.set(),
+            on_hang=lambda _error: hung.set(),
+        ) as pipeline,
+    ):
+        for _ in pipeline.stage("first", [waiting(0)], pipeline.source("plan", range(6))):
+            assert hung.wait(30)  # one call that does not come back until somebody ends it
+    assert stalled.is_set()
+
+
+def test_P10_a_consumer_that_cleans_up_for_long_after_a_stall_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftsmith.flow.pipeline.AFTER_STALL_S", SHORT_S)
+    hung: list[StageError] = []
+    with pytest.raises(StageError), Pipeline("run", watchdog_s=SHORT_S, on_hang=hung.append) as pipeline:  # noqa: PT012
+        try:
+            for _ in pipeline.stage("first", [waiting(0)], pipeline.source("plan", range(6))):
+                while True:
+                    time.sleep(0.001)
+        finally:
+            time.sleep(3 * SHORT_S)
+    assert hung == []
+
+
+def test_P10_a_consumer_that_says_it_is_alive_is_no_stall() -> None:
+    with Pipeline("run", watchdog_s=SHORT_S) as pipeline:
+        for item in pipeline.stage("first", [waiting(0)], pipeline.source("plan", range(3))):
+            for _ in range(6 if item else 0):
+                time.sleep(SHORT_S / 2)
+                pipeline.alive()
 
 
 def test_P10_work_that_goes_on_is_no_stall_however_long_all_of_it_takes() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,11 +18,11 @@ import draftsmith.run.training as run_module
 from draftsmith.data import collate
 from draftsmith.errors import ConfigError, ModelError
 from draftsmith.records import Batch, BatchSpec
-from draftsmith.streams import default_budget_bytes, topology
+from draftsmith.streams import EXIT_HUNG, default_budget_bytes, topology
 from draftsmith.target import FeatureWorker, Handed, Target, feature_bytes, resolve_device
 from draftsmith.target.worker import require_finite
 from draftsmith.training import load_checkpoint, params_sha256
-from helpers import CONFIGS, Finished, draftsmith, random_text, tiny_config
+from helpers import CONFIGS, Finished, draftsmith, random_text, running, tiny_config
 
 ONE, TWO, FOUR = (f"flow.target_devices={json.dumps(['cpu'] * count)}" for count in (1, 2, 4))
 original_call = FeatureWorker.__call__
@@ -28,9 +30,9 @@ original_call = FeatureWorker.__call__
 
 @pytest.fixture(autouse=True)
 def P11_nothing_is_left_running() -> Iterator[None]:
-    before = set(threading.enumerate())
+    before = running()
     yield
-    assert set(threading.enumerate()) <= before
+    assert not running() - before
 
 
 @pytest.fixture
@@ -343,3 +345,22 @@ def test_features_handed_over_on_a_gpu_are_those_of_the_target_alone(target: Tar
 def test_parameters_of_the_run_are_those_in_its_checkpoint(train: Callable[..., tuple[Finished, Path]]) -> None:
     finished = train(TWO, "train.max_steps=3")
     assert params_sha256(load_checkpoint(finished[1])[0]) == summary_of(finished)["params_sha256"]
+
+
+def test_P10_training_that_hangs_in_a_call_ends_the_process_and_says_which_stage(tmp_path: Path) -> None:
+    program = """
+import time
+import draftsmith.flow.pipeline, draftsmith.run.training
+draftsmith.flow.pipeline.AFTER_STALL_S = 0.3
+draftsmith.run.training.train_step = lambda *_arguments, **_settings: time.sleep(60)
+from draftsmith.cli import main
+main()
+"""
+    arguments = ["train", CONFIGS / "tiny-cpu.toml", "flow.watchdog_s=1", f"run.dir={tmp_path / 'run'}"]
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == EXIT_HUNG, done.stderr
+    assert "stage training, item 0: has not returned for 1 s" in done.stderr
+    stall = next(line for line in lines_of(tmp_path / "run" / "events.jsonl") if line["event"] == "stall")
+    assert "thread MainThread" in stall["stacks"]
+    assert "in <lambda>" in stall["stacks"]

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from pydantic import BaseModel
 
 from draftsmith.config import RunConfig, load_config, parse_config
 from draftsmith.errors import ConfigError
+from draftsmith.observe import fast_dtype
+from draftsmith.run.opening import set_up
 from helpers import CONFIGS, tiny_config
 
 MINIMAL = {"target": {"model": "tiny-random"}, "data": {"conversations": "tiny"}, "train": {"max_steps": 1}}
@@ -30,7 +33,7 @@ def test_every_recipe_that_ships_can_be_read(path: Path) -> None:
         ("train.lr=-1", "train.lr is -1: input should be greater than 0"),
         ("drafter.block_size=1", "drafter.block_size is 1: input should be greater than or equal to 2"),
         ("drafter.num_layers=2.5", "drafter.num_layers is 2.5: input should be a valid integer"),
-        ("target.dtype=fp8", "target.dtype is 'fp8': input should be 'float32' or 'bfloat16'"),
+        ("target.dtype=fp8", "target.dtype is 'fp8': input should be 'auto', 'float32' or 'bfloat16'"),
         ("data.holdout=1", "data.holdout is 1: input should be less than 1"),
         ("train.minutes=5", "give exactly one of train.minutes, train.max_steps and train.epochs"),
         ("data.store=somewhere", "give exactly one of data.conversations and data.store"),
@@ -101,3 +104,26 @@ def test_no_two_sections_hide_a_setting_behind_another_type() -> None:
     for name, field in RunConfig.model_fields.items():
         nested = isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
         assert nested == (name not in {"seed", "deterministic", "device", "num_threads"}), name
+
+
+@pytest.mark.parametrize(("faster", "expected"), [("bfloat16", "bfloat16"), ("float32", "float32")])
+def test_a_precision_that_is_auto_becomes_the_one_measured_to_be_fast(
+    faster: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(_device: object, dtype: torch.dtype) -> tuple[float, float]:
+        return (100.0 if str(dtype) == f"torch.{faster}" else 50.0), 0.0
+
+    monkeypatch.setattr("draftsmith.observe.devices._product", measured)
+    fast_dtype.cache_clear()
+    threads = torch.get_num_threads()
+    settled = set_up(tiny_config("target.dtype=auto", "train.dtype=auto", "eval.speed_dtype=auto", "num_threads=1"))
+    torch.set_num_threads(threads)
+    fast_dtype.cache_clear()
+    assert {settled.target.dtype, settled.train.dtype, settled.eval.speed_dtype} == {expected}
+    assert settled.eval.dtype == "float32"
+
+
+def test_a_precision_that_is_given_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftsmith.run.opening.fast_dtype", lambda _device: pytest.fail("measured"))
+    config = tiny_config("num_threads=1")
+    assert set_up(config) == config

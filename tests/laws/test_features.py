@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from draftsmith.target import (
     open_cache,
     resolve_mask_token_id,
 )
+from draftsmith.target.paged import paged_zeros
 from helpers import new_drafter, random_text
 from tolerances import ROTARY_ANGLE, SAME_NETWORK
 
@@ -224,3 +226,16 @@ def test_a_target_is_named_by_its_weights_and_not_by_its_place(target: Target) -
         for parameter in again.model.parameters():
             parameter *= 1.0001
     assert again.fingerprint() != target.fingerprint()
+
+
+def test_memory_of_large_hidden_states_goes_back_to_the_system_at_once() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    shape = (16, 1024, 256)  # 16 MiB in fp32: malloc would keep it
+    before = resident()
+    made = [paged_zeros(*shape, dtype=torch.float32).add_(1) for _ in range(4)]
+    assert resident() - before > 60 * 2**20
+    assert all(tensor.data_ptr() % 64 == 0 for tensor in made)
+    made.clear()
+    assert resident() - before < 8 * 2**20

@@ -1,4 +1,4 @@
-"""Commands and exit codes: 0 done, 2 something that the user can mend, 130 and 143 stopped by a signal.
+"""Commands and exit codes: 0 done, 2 the user can mend it, 70 training hung, 130 and 143 stopped by a signal.
 
 Heavy imports happen inside commands, so that --help answers at once.
 """
@@ -10,11 +10,11 @@ import sys
 
 import typer
 
-from draftsmith.cli import data, serving, training
+from draftsmith.cli import data, observing, reporting, serving, training
 from draftsmith.cli.app import app
 from draftsmith.errors import DraftsmithError, Interrupted
 
-__all__ = ["app", "data", "main", "serving", "training"]
+__all__ = ["app", "data", "main", "observing", "reporting", "serving", "training"]
 
 
 def main() -> None:

@@ -31,9 +31,15 @@ def evaluate(
 @app.command()
 def export(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
-    destination: Annotated[Path, typer.Argument(help="Directory to write; must not exist.")],
+    destination: Annotated[Path, typer.Argument(metavar="DEST", help="Directory to write; must not exist.")],
+    format: Annotated[str, typer.Option("--format", help="hf, speculators, transformers or gguf.")] = "hf",
+    dtype: Annotated[str | None, typer.Option(help="gguf only: f32, f16, bf16 (default) or q8_0.")] = None,
+    target_gguf: Annotated[
+        Path | None, typer.Option(help="gguf only: a GGUF of the target, to take the tokenizer from.")
+    ] = None,
 ) -> None:
-    """Write the newest checkpoint of a run in the z-lab layout, which vLLM and SGLang load."""
+    """Write the newest checkpoint of a run as vLLM, SGLang, Transformers or llama.cpp load it."""
     from draftsmith.run import exporting
 
-    typer.echo(f"drafter written to {exporting.export(run_dir, destination)}")
+    written = exporting.export(run_dir, destination, format=format, dtype=dtype, target_gguf=target_gguf)
+    typer.echo(f"drafter written to {written}, read back and compared")

@@ -4,7 +4,7 @@ from draftsmith.evaluation.acceptance import Acceptance, acceptance_of
 from draftsmith.evaluation.lossless import num_greedy
 from draftsmith.evaluation.measure import measure_sets
 from draftsmith.evaluation.prompts import humaneval_prompts
-from draftsmith.evaluation.speculate import Decoded, speculate
+from draftsmith.evaluation.speculate import Decoded, check_fit, speculate
 from draftsmith.evaluation.speed import Speed, measure_speed
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Decoded",
     "Speed",
     "acceptance_of",
+    "check_fit",
     "humaneval_prompts",
     "measure_sets",
     "measure_speed",

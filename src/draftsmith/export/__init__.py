@@ -1,6 +1,21 @@
 """Published formats: written whole, with exact names and shapes, then read back and compared."""
 
-from draftsmith.export.card import model_card
-from draftsmith.export.zlab import expected_tensors, export_drafter, read_drafter
+from draftsmith.export.card import model_card, target_on_card
+from draftsmith.export.directory import export_drafter
+from draftsmith.export.formats import FORMATS, format_of, read_drafter
+from draftsmith.export.layouts import EMBEDDING, HEAD, LAYOUTS, Verifier
+from draftsmith.export.tensors import expected_tensors
 
-__all__ = ["expected_tensors", "export_drafter", "model_card", "read_drafter"]
+__all__ = [
+    "EMBEDDING",
+    "FORMATS",
+    "HEAD",
+    "LAYOUTS",
+    "Verifier",
+    "expected_tensors",
+    "export_drafter",
+    "format_of",
+    "model_card",
+    "read_drafter",
+    "target_on_card",
+]

@@ -4,6 +4,7 @@ Knows nothing about models and needs the standard library only. The contract is 
 """
 
 from draftsmith.flow.accounts import FlowStats, StageStats
+from draftsmith.flow.pages import pages
 from draftsmith.flow.pipeline import Output, Pipeline, once
 from draftsmith.flow.pool import as_completed
 from draftsmith.flow.verdict import Verdict, shares, slowest, verdict
@@ -16,6 +17,7 @@ __all__ = [
     "Verdict",
     "as_completed",
     "once",
+    "pages",
     "shares",
     "slowest",
     "verdict",

@@ -56,7 +56,10 @@ class Account:
 
 @dataclass(frozen=True)
 class StageStats:
-    """One stage up to now. Seconds are summed over workers; units are what the source counts items in, or 0."""
+    """One stage up to now. Seconds are summed over workers; units are what the source counts items in, or 0.
+
+    Of the `max_items` results that may be under way, `queue_items` are done and wait; 0 where nothing can.
+    """
 
     name: str
     num_workers: int
@@ -69,6 +72,7 @@ class StageStats:
     queue_items: int
     queue_bytes: int
     advice: str = ""
+    max_items: int = 0
 
     @property
     def wall_s(self) -> float:
@@ -124,4 +128,5 @@ def stage_stats(
         queue_items=0 if is_consumer else len(channel.results),
         queue_bytes=0 if is_consumer else machine.credit.by_stage[stage],
         advice=advice,
+        max_items=0 if is_consumer else channel.max_items,
     )

@@ -6,6 +6,7 @@ threads are in crew.py.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
@@ -15,6 +16,7 @@ from draftsmith.errors import StageError
 from draftsmith.flow.accounts import FlowStats
 from draftsmith.flow.channel import Work
 from draftsmith.flow.crew import Crew, Stage
+from draftsmith.flow.hang import Hung, interrupt, place_of, take_back
 from draftsmith.flow.machine import Machine
 from draftsmith.flow.stacks import stacks_of
 from draftsmith.flow.timed import TimedMachine
@@ -22,6 +24,7 @@ from draftsmith.flow.watchdog import Watchdog
 
 T = TypeVar("T")
 U = TypeVar("U")
+MIN_ITEMS = 8
 AFTER_STALL_S = 5.0  # a worker that hangs has been waited for already
 
 
@@ -53,9 +56,11 @@ class Pipeline:
 
     `budget_bytes` bounds the results of all stages together, from the moment their item enters until the stage after
     is done with them. `watchdog_s`: if nothing at all moves for so long, the stage that everything waits for is named
-    in a StageError; if it is the caller, only `on_stall` is told, which must not use the pipeline. `stop_s` bounds how
-    long leaving may wait for a worker that does not return. `describe` names an item in errors. `unit` is what the
-    source's `units_of` counts. `consumer`: name and advice of the caller's part.
+    in a StageError, which the caller gets and `on_stall` is told. If the caller itself hangs, the error is raised where
+    it is; if it sits in a call that does not return to Python, `on_hang` is told a little later, and can only end the
+    process. Neither may use the pipeline. `stop_s` bounds how long leaving may wait for a worker that does not return.
+    `describe` names an item in errors. `unit` is what the source's `units_of` counts. `consumer`: name and advice of
+    the caller's part.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class Pipeline:
         stop_s: float = 30.0,
         describe: Callable[[Any], str] = lambda _item: "",
         on_stall: Callable[[StageError], None] = lambda _error: None,
+        on_hang: Callable[[StageError], None] = lambda _error: None,
         consumer: tuple[str, str] = ("consumer", ""),
         unit: str = "items",
         clock: Callable[[], float] = time.monotonic,
@@ -82,6 +88,10 @@ class Pipeline:
         self._stop_s = stop_s
         self._describe = describe
         self._on_stall = on_stall
+        self._on_hang = on_hang
+        self._stalled: StageError | None = None
+        self._caller = 0
+        self._stalled_at = (0, 0)
         self._consumer = consumer
         self._unit = unit
         self._units_of: Callable[[Any], int] | None = None
@@ -118,7 +128,8 @@ class Pipeline:
         """A function of one item, run by one thread per entry of `workers`.
 
         `bytes_of` tells the size of a result from the item of the *source*, before anything is computed. At most
-        `max_items` results are computed or wait at a time (default: two per worker). `attempts` tells how often an
+        `max_items` results are computed or wait at a time (default: two per worker, and 8 at least, so that uneven
+        items do not let anybody wait). `attempts` tells how often an
         item may be tried in all when it failed in this way, up to 3; a worker that failed is retired while another
         one lives. `begin` is called by every thread of the stage before any work is handed out. `advice` is what to do
         when this stage is the slowest.
@@ -127,7 +138,7 @@ class Pipeline:
             raise ValueError(f"stage {name} must follow the stage that was added last; a pipeline is a row")
         if not workers:
             raise ValueError(f"stage {name} has no workers; give it at least one")
-        items = max_items or self._max_items or 2 * len(workers)
+        items = max_items or self._max_items or max(MIN_ITEMS, 2 * len(workers))
         return self._add(Stage(name, list(workers), bytes_of, items, attempts, begin, advice))
 
     def stats(self) -> FlowStats:
@@ -135,6 +146,12 @@ class Pipeline:
         crew = self._running()
         with crew.lock:
             return crew.timed.stats(self._clock())
+
+    def alive(self) -> None:
+        """The caller does something else for long, such as measuring, and says now and then that it does not hang."""
+        crew = self._running()
+        with crew.lock:
+            crew.timed.last_event = self._clock()
 
     def __enter__(self) -> Pipeline:
         self._entered = True
@@ -144,12 +161,15 @@ class Pipeline:
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         """Let running work end, drop everything else, and wait for every thread."""
-        if self._watchdog is not None:
-            self._watchdog.stop()
         if self._crew is None:
             return
+        if self._watchdog is not None:
+            self._watchdog.stop()
+            take_back()
         stop_s = self._stop_s if self._crew.aborted is None else min(self._stop_s, AFTER_STALL_S)
         stuck = self._crew.leave(stop_s)
+        if isinstance(error, Hung) and self._stalled is not None:
+            raise self._stalled from error
         if not stuck:
             return
         message = f"pipeline {self.name}: still running after {stop_s:g} s: {', '.join(t.name for t in stuck)}"
@@ -197,7 +217,8 @@ class Pipeline:
         """The consumer's end."""
         crew.open()
         if self._watchdog_s is not None:
-            self._watchdog = Watchdog(crew.lock, self._watchdog_s, self._clock, crew.timed, self._stall)
+            self._caller = threading.get_ident()
+            self._watchdog = self._new_watchdog(crew, self._watchdog_s)
             self._watchdog.start(f"{self.name}/watchdog")
         while True:
             try:
@@ -208,6 +229,17 @@ class Pipeline:
             yield item
             del item  # not held while the next one is waited for
             crew.consumed()
+
+    def _new_watchdog(self, crew: Crew, watchdog_s: float) -> Watchdog:
+        return Watchdog(
+            crew.lock,
+            watchdog_s,
+            AFTER_STALL_S,
+            clock=self._clock,
+            timed=crew.timed,
+            on_stall=lambda: self._stall(watchdog_s),
+            on_hang=self._hang,
+        )
 
     def _raise_failure(self, crew: Crew) -> None:
         """Where the stream ends: nothing to raise if it ends because the plan does."""
@@ -237,13 +269,21 @@ class Pipeline:
         consumer = timed.machine.consumer
         if timed.accounts[consumer].num_busy or oldest is None:
             name, seq = timed.names[consumer], timed.machine.channels[-1].taken - 1
-            message = f"stage {name}, item {seq}: nothing has moved for {seconds:g} s"
-            self._on_stall(StageError(message, stage=name, item=seq, stacks=stacks))
-            return
-        error = self._error(*oldest, f"has not returned for {seconds:g} s (flow.watchdog_s)", stacks)
-        error.add_note(stacks)
-        crew.abort(error)
-        self._on_stall(error)
+            message = f"stage {name}, item {seq}: has not returned for {seconds:g} s (flow.watchdog_s)"
+            self._stalled = StageError(message, stage=name, item=seq, stacks=stacks)
+            self._stalled_at = place_of(self._caller)
+            interrupt(self._caller)
+        else:
+            what = f"has not returned for {seconds:g} s (flow.watchdog_s)"
+            self._stalled = self._error(*oldest, what, stacks)
+            crew.abort(self._stalled)
+        self._stalled.add_note(stacks)
+        self._on_stall(self._stalled)
+
+    def _hang(self) -> None:
+        """Time is up for the caller: it may be cleaning up, or not even have noticed. Called by the watchdog."""
+        if self._stalled is not None and place_of(self._caller) == self._stalled_at:
+            self._on_hang(self._stalled)
 
 
 def _in_words(error: BaseException) -> str:

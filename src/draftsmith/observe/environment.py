@@ -10,7 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+from draftsmith.observe.cgroup import memory_limit
+
 PACKAGES = ("torch", "transformers", "numpy", "safetensors", "tokenizers", "pydantic")
 
 
@@ -45,13 +46,6 @@ def _processor() -> str:
 
 
 def memory_limit_bytes() -> int:
-    """What this process may use: the limit of its control group, or the memory of the machine if that is less."""
-    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in CGROUP_LIMITS:
-        try:
-            text = path.read_text(encoding="utf-8").strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            limit = min(limit, int(text))
-    return limit
+    """What this process may use: the limit of its control groups, or the memory of the machine if that is less."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(machine, memory_limit() or machine)

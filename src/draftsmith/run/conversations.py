@@ -12,6 +12,7 @@ from draftsmith.config import TargetConfig
 from draftsmith.data import AnswerAll, Sampling, ServerSettings, TokenStore
 from draftsmith.keyed import keyed_generator
 from draftsmith.observe import Progress
+from draftsmith.run.opening import settle_target
 from draftsmith.target import (
     generate,
     load_target,
@@ -59,8 +60,10 @@ def regenerate(
     strict: bool,
 ) -> data.Regenerated:
     """The target, loaded here, answers every user turn of `source` into `destination`."""
+    device = resolve_device(device)
+    target = settle_target(target, device)
     with Progress(f"loading {target.model}"):
-        tokenizer, model = load_tokenizer(target), load_target(target, device=resolve_device(device))
+        tokenizer, model = load_tokenizer(target), load_target(target, device=device)
 
     def answer(prompts: Sequence[Sequence[int]], names: Sequence[str]) -> list[list[int]]:
         seeds = [int(keyed_generator(sampling.seed, "answer", name).integers(2**62)) for name in names]

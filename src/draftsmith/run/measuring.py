@@ -13,7 +13,7 @@ from draftsmith.export import model_card, read_drafter
 from draftsmith.files import atomic_write
 from draftsmith.observe import Progress, peak_memory_bytes
 from draftsmith.run.directory import read_json, write_json
-from draftsmith.run.opening import PromptSets, prompt_sets, set_up_torch
+from draftsmith.run.opening import PromptSets, prompt_sets, set_up
 from draftsmith.target import (
     load_target,
     resolve_device,
@@ -28,7 +28,7 @@ MEASURED = {field.name for field in dataclasses.fields(evaluation.Speed)} | {
 
 def evaluate(run: Path, config: RunConfig, prompts: PromptSets | None = None) -> dict[str, Any]:
     """Measure the exported drafter of a run, and add what was measured to its summary.json."""
-    set_up_torch(config)
+    config = set_up(config)
     drafter = read_drafter(run / "drafter")
     prompts = prompts if prompts is not None else prompt_sets(config, run)
     measured = _measure_sets(config, drafter, prompts) if prompts else {}

@@ -14,13 +14,13 @@ from transformers import __version__ as transformers_version
 from transformers.utils import logging as transformers_logging
 
 from draftsmith import data, evaluation
-from draftsmith.config import RunConfig
+from draftsmith.config import RunConfig, TargetConfig
 from draftsmith.data import TokenStore
 from draftsmith.drafter import Drafter, make_shape
 from draftsmith.errors import ConfigError, DataError
 from draftsmith.files import short_hash
 from draftsmith.keyed import keyed_generator
-from draftsmith.observe import Progress
+from draftsmith.observe import Progress, fast_dtype
 from draftsmith.plan import (
     EpochPlan,
     PlanSettings,
@@ -49,9 +49,31 @@ DEMO_CONFIG = PACKAGED / "demo.toml"
 PromptSets = dict[str, list[list[int]]]
 
 
-def set_up_torch(config: RunConfig) -> None:
+def set_up(config: RunConfig) -> RunConfig:
+    """Set up torch, and settle what the configuration leaves to the machine: every precision that is auto."""
     torch.set_num_threads(config.num_threads or num_cores())
     torch.use_deterministic_algorithms(config.deterministic)
+    device = resolve_device(config.device)
+    drafter_device = resolve_device(config.flow.drafter_device or device, setting="flow.drafter_device")
+    target_device = resolve_device((config.flow.target_devices or (device,))[0], setting="flow.target_devices")
+    train = {"dtype": settled(config.train.dtype, drafter_device)}
+    measure = {"speed_dtype": settled(config.eval.speed_dtype, device)}
+    return config.model_copy(
+        update={
+            "target": settle_target(config.target, target_device),
+            "train": config.train.model_copy(update=train),
+            "eval": config.eval.model_copy(update=measure),
+        }
+    )
+
+
+def settle_target(target: TargetConfig, device: str) -> TargetConfig:
+    """The target section with a precision that this device is fast in, where it was auto."""
+    return target.model_copy(update={"dtype": settled(target.dtype, device)})
+
+
+def settled(precision: str, device: str) -> str:
+    return fast_dtype(device) if precision == "auto" else precision
 
 
 def place(config: RunConfig) -> Topology:

@@ -25,12 +25,11 @@ from draftsmith.run.opening import (
     open_store,
     place,
     plan_epoch,
-    set_up_torch,
+    set_up,
     specs_of,
 )
 from draftsmith.target import (
     load_tokenizer,
-    resolve_device,
 )
 from draftsmith.tuning import probe_devices, some_batches
 
@@ -64,8 +63,8 @@ def plan(
 
 def dry_run(config: RunConfig) -> str:
     """The settings as resolved and the audit of the first epoch's plan, without loading any weights."""
+    config = set_up(config)
     with tempfile.TemporaryDirectory() as directory:
-        resolve_device(config.device)
         store = open_store(config, load_tokenizer(config.target), Path(directory))
         plan = plan_epoch(config, store, epoch=0)
         check_something_is_left(config, store, plan)
@@ -76,7 +75,7 @@ def dry_run(config: RunConfig) -> str:
 
 def tune(config: RunConfig, *, num_batches: int) -> str:
     """Measure target and drafter on the configured devices and predict what every placement of them would give."""
-    set_up_torch(config)
+    config = set_up(config)
     where = place(config)
     tokenizer = load_tokenizer(config.target)
     with tempfile.TemporaryDirectory() as directory, Progress(f"measuring {config.target.model}"):

@@ -30,8 +30,9 @@ from draftsmith.run.opening import (
     planned,
     prompt_sets,
     say_what_was_rejected,
-    set_up_torch,
+    set_up,
 )
+from draftsmith.run.reporting import reported
 from draftsmith.streams import Topology, feature_stream
 from draftsmith.target import (
     FeatureCache,
@@ -53,7 +54,7 @@ FLOW_EVERY = 10  # steps between two reports on the flow in metrics.jsonl
 
 def train(config: RunConfig, *, name: str) -> dict[str, Any]:
     """Train, save, export, measure; returns what summary.json holds. Raises Interrupted if a signal ended it early."""
-    set_up_torch(config)
+    config = set_up(config)
     run = create_run(config, name)
     with discarded_on_failure(run):
         with Progress(f"loading {config.target.model} and its conversations"):
@@ -70,7 +71,7 @@ def train(config: RunConfig, *, name: str) -> dict[str, Any]:
         first_plan = plan_epoch(config, store, epoch=0)
         check_something_is_left(config, store, first_plan)
         cache = features_on_disk(config, store, target) if config.target.cache == "disk" else None
-    with Journal(run) as journal:
+    with reported(run), Journal(run) as journal:
         journal.event(
             "start",
             plan_sha256=first_plan.sha256,
@@ -78,6 +79,8 @@ def train(config: RunConfig, *, name: str) -> dict[str, Any]:
             target=target.fingerprint(),
             num_truncated=first_plan.num_truncated,
             num_dropped=first_plan.num_dropped,
+            bucket_edges=first_plan.edges,
+            bucket_batches=first_plan.counts,
             rows=store.accounting.to_json(),
         )
         with StopRequest() as stop:
@@ -126,7 +129,8 @@ def _learn(
             metrics = train_step(state, item, target, config, progress=share)
             del item  # its memory is free before the next one is asked for
             flow = {"flow": stream.summary()} if state.step % FLOW_EVERY == 0 else {}
-            journal.metrics(epoch=spec.epoch, seq=spec.seq, bucket=spec.bucket, **dataclasses.asdict(metrics), **flow)
+            place = {"epoch": spec.epoch, "seq": spec.seq, "bucket": spec.bucket, "num_slots": spec.num_slots}
+            journal.metrics(**place, **dataclasses.asdict(metrics), **flow)
             progress.show(lambda m=metrics, s=seconds, done=share: _progress_line(m, s, done, stream.stats()))  # type: ignore[misc]
         finish_step(state, config)
         return stream.summary()

@@ -3,7 +3,7 @@
 Layers are named by the 0-based index of the decoder block whose output is meant, before any final norm.
 """
 
-from draftsmith.target.builtin import cache_root
+from draftsmith.target.builtin import builtin_gguf, cache_root
 from draftsmith.target.cache import PositionCache
 from draftsmith.target.feature_cache import FeatureCache, capture, open_cache
 from draftsmith.target.generate import generate, prefill
@@ -19,6 +19,7 @@ __all__ = [
     "PositionCache",
     "Target",
     "attempts_at",
+    "builtin_gguf",
     "cache_root",
     "capture",
     "default_layer_ids",

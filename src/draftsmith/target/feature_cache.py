@@ -19,6 +19,7 @@ import torch
 from draftsmith.errors import DataError
 from draftsmith.files import MANIFEST, atomic_directory, manifest_problem, write_manifest
 from draftsmith.target.model import DTYPES, Target
+from draftsmith.target.paged import paged_zeros
 
 FEATURES = "features.bin"
 
@@ -38,7 +39,7 @@ class FeatureCache:
 
     def batch(self, sequences: Sequence[int], padded_length: int) -> torch.Tensor:
         """Hidden states [B, S, K*H] of these sequences, zero where a row is padded."""
-        out = self._rows.new_zeros(len(sequences), padded_length, self._rows.shape[1])
+        out = paged_zeros(len(sequences), padded_length, self._rows.shape[1], dtype=self._rows.dtype)
         for row, index in enumerate(sequences):
             start, stop = int(self.offsets[index]), int(self.offsets[index + 1])
             length = min(stop - start, padded_length)

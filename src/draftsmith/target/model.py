@@ -16,8 +16,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from draftsmith.config import TargetConfig
 from draftsmith.errors import ConfigError, ModelError
+from draftsmith.observe import fast_dtype
 from draftsmith.target.builtin import BUILTIN_TARGETS, materialise
 from draftsmith.target.cache import PositionCache, visible
+from draftsmith.target.paged import paged_zeros
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -150,7 +152,10 @@ class Target:
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
     def _new_sink(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return torch.empty(*input_ids.shape, self.feature_size, dtype=self.dtype, device=self.device)
+        shape = (*input_ids.shape, self.feature_size)
+        if self.device.type == "cpu":
+            return paged_zeros(*shape, dtype=self.dtype)
+        return torch.empty(shape, dtype=self.dtype, device=self.device)
 
     @contextmanager
     def _capture(self, sink: torch.Tensor | None, *, stop: bool) -> Iterator[None]:
@@ -176,10 +181,11 @@ class Target:
 def load_target(config: TargetConfig, *, dtype: str | None = None, device: str = "cpu") -> Target:
     """Load and freeze the target. Raises ModelError if it is missing, or is no causal language model we can decode."""
     path = resolve_target(config.model)
+    precision = dtype or config.dtype
     try:
         model = AutoModelForCausalLM.from_pretrained(
             path,
-            dtype=DTYPES[dtype or config.dtype],
+            dtype=DTYPES[fast_dtype(device) if precision == "auto" else precision],
             revision=config.revision,
             trust_remote_code=config.trust_remote_code,
             # Not asked for: Transformers takes SDPA where a family has it, and eager attention where it has not.

@@ -1,0 +1,148 @@
+"""report.html: one self-contained page about a run. No network, no server, no other file is ever asked for."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import time
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from draftsmith.report.buckets import bucket_lines, padding_share
+from draftsmith.report.curves import extremes, part_edges, part_means
+from draftsmith.report.order import trained_order
+from draftsmith.report.record import UNKNOWN, RunRecord, Steps
+from draftsmith.report.stages import stage_times
+from draftsmith.report.tables import set_lines, setup_groups
+from draftsmith.report.words import acceptance_sentence, equality_sentence, status_of, tiles_of
+
+MAX_POINTS = 120_000  # beyond it, extremes stand for the rest; 5 columns of it are 3 MB of text
+MAX_EVENTS = 400
+NUM_SLOT_POINTS = 240
+SCRIPTS = ("vendor/uplot/uPlot.iife.min.js", "page/series.js", "page/charts.js", "page/main.js")
+STYLES = ("vendor/uplot/uPlot.min.css", "page/page.css")
+
+
+def render_report(record: RunRecord, *, now: float | None = None) -> str:
+    """The page as text."""
+    now = time.time() if now is None else now
+    status, order, times = status_of(record, now=now), trained_order(record), stage_times(record)
+    return render(
+        "report.html",
+        payload(record),
+        record=record,
+        status=status,
+        tiles=tiles_of(record),
+        acceptance=acceptance_sentence(record),
+        equality=equality_sentence(record.summary),
+        order=order,
+        stages=times,
+        sets=set_lines(record),
+        setup=setup_groups(record),
+        buckets=bucket_lines(record),
+        padding=padding_share(record.steps, ~record.steps.skipped),
+        events=[_event_line(event) for event in record.events[-MAX_EVENTS:]],
+        made=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now)),
+    )
+
+
+def render(template: str, figures: Mapping[str, Any], **context: Any) -> str:
+    """Fill a template of page/ and put styles, scripts and figures into it."""
+    environment = Environment(
+        loader=PackageLoader("draftsmith.report", "page"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    environment.filters |= {"percent": _percent, "number": _short}
+    # "<" would let a text end the script that it stands in.
+    packed_json = json.dumps(figures, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return environment.get_template(template).render(
+        styles="\n".join(_packaged(name) for name in STYLES),
+        scripts=[_packaged(name) for name in SCRIPTS],
+        figures=packed_json,
+        **context,
+    )
+
+
+def payload(record: RunRecord) -> dict[str, Any]:
+    """What the plots are drawn from."""
+    steps, order, times = record.steps, trained_order(record), stage_times(record)
+    chosen = extremes([steps.loss, steps.acceptance, steps.grad_norm], MAX_POINTS) if len(steps) else np.arange(0)
+    x = steps.x
+    return {
+        "num_buckets": int(steps.bucket.max(initial=UNKNOWN)) + 1,
+        "x": packed(x[chosen]),
+        "loss": packed(steps.loss[chosen]),
+        "acceptance": packed(steps.acceptance[chosen]),
+        "grad_norm": packed(steps.grad_norm[chosen]),
+        "lr_factor": packed(steps.lr_factor[chosen]),
+        "bucket": packed(np.clip(steps.bucket[chosen], 0, 255), "uint8") if len(steps) else None,
+        "by_slot": _by_slot(steps),
+        "sets": [{"name": line.name, "slots": plain(np.array(line.by_slot))} for line in set_lines(record)],
+        "order": None
+        if order is None
+        else {"x": plain(order.x), "drift": plain(order.drift), "remaining": plain(order.remaining)},
+        "stages": None
+        if times is None
+        else {"x": plain(times.x), "parts": [{"name": s.name, "shares": plain(s.shares)} for s in times.stages]},
+        "events": [e for e in (_mark(event) for event in record.events) if e is not None][-MAX_EVENTS:],
+    }
+
+
+def packed(values: npt.NDArray[Any], kind: str = "float32") -> dict[str, str]:
+    """An array as text that a browser decodes at once; NaN survives."""
+    return {"kind": kind, "base64": base64.b64encode(values.astype(f"<{np.dtype(kind).str[1:]}").tobytes()).decode()}
+
+
+def plain(values: npt.NDArray[Any]) -> Any:
+    """A small array as JSON; what is not finite becomes null."""
+    if values.ndim > 1:
+        return [plain(row) for row in values]
+    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _by_slot(steps: Steps) -> dict[str, Any] | None:
+    if not steps.by_slot.size:
+        return None
+    edges = part_edges(len(steps), NUM_SLOT_POINTS)
+    curves = [part_means(steps.by_slot[:, slot], edges, steps.num_blocks) for slot in range(steps.by_slot.shape[1])]
+    return {"x": plain(steps.x[edges[1:] - 1]), "slots": [plain(curve) for curve in curves]}
+
+
+def _mark(event: dict[str, Any]) -> dict[str, Any] | None:
+    """An event that has a place among the steps."""
+    step = event.get("step")
+    if isinstance(step, bool) or not isinstance(step, int | float) or event.get("event") == "end":
+        return None
+    return {"x": step, "kind": str(event.get("event", ""))}
+
+
+def _event_line(event: dict[str, Any]) -> dict[str, str]:
+    moment = event.get("time")
+    facts = {name: value for name, value in event.items() if name not in {"time", "event", "stacks"}}
+    return {
+        "time": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(moment)) if isinstance(moment, int | float) else "",
+        "kind": str(event.get("event", "")),
+        "facts": ", ".join(f"{name} {_fact(value)}" for name, value in facts.items()),
+    }
+
+
+def _fact(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 160 else f"{text[:157]}..."
+
+
+def _packaged(name: str) -> str:
+    return resources.files("draftsmith.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if math.isfinite(share) else "–"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.4g}" if math.isfinite(value) else "–"
