@@ -89,7 +89,7 @@ def opened(config: RunConfig, num_batches: int) -> Iterator[Bench]:
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(config, tokenizer, Path(directory))
         specs = list(itertools.islice(planned(config, store), num_batches))
-        cache = features_on_disk(config, store, target) if config.target.cache == "disk" else None
+        cache = features_on_disk(config, store, target)
         drafter = new_drafter(config, target, tokenizer, store)
         state = TrainState.create(drafter, config, store.tokens_seen("train"))
         yield Bench(config, where, store, target, cache, specs, state)

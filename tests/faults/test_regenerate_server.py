@@ -63,7 +63,7 @@ def command(server: StubServer, source: Path, destination: Path, *options: objec
 
 
 def test_every_turn_is_answered_in_its_place_and_rows_keep_their_order(tmp_path: Path) -> None:
-    with serving() as server:
+    with serving(lambda body, _: time.sleep(0.05) if body else None) as server:
         made = ask(server, tmp_path / "made.jsonl")
     written = lines_of(tmp_path / "made.jsonl")
     assert [row["id"] for row in written] == [f"c{i}" for i in range(6)]

@@ -92,7 +92,7 @@ def test_leaving_early_takes_no_more_items_and_does_not_wait_for_a_call_that_han
     start = time.monotonic()
     found.close()  # type: ignore[attr-defined]
     assert time.monotonic() - start < 5
-    assert len(taken) < 1000
+    assert len(taken) < 10
     release.set()
 
 

@@ -101,10 +101,11 @@ def regenerate(
 ) -> None:
     """Let the target itself answer the prompts: a drafter learns best from what its target really writes."""
     from draftsmith.run import conversations
+    from draftsmith.run.conversations import Sampling, ServerSettings
 
-    sampling = conversations.Sampling(max_new_tokens, temperature, seed, parse_template(template or []))
+    sampling = Sampling(max_new_tokens, temperature, seed, parse_template(template or []))
     if server is not None:
-        settings = conversations.ServerSettings(
+        settings = ServerSettings(
             server,
             target,
             api_key=os.environ.get("OPENAI_API_KEY"),

@@ -124,9 +124,10 @@ class ChatServer:
         if sampling.template_kwargs:
             body["chat_template_kwargs"] = dict(sampling.template_kwargs)
         try:
-            return self._request("POST", "/chat/completions", body, _completion(sampling.max_new_tokens), name)
+            found: Completion = self._request("POST", "/chat/completions", body, _read(sampling.max_new_tokens), name)
         except _NotThereError as error:
             raise ModelError(f"{error}; is {self.settings.model} its model, and does --server end in /v1?") from None
+        return found
 
     def _request(
         self,
@@ -185,7 +186,8 @@ class ChatServer:
     def _pause(self, attempt: int, asked_s: float, name: str) -> float:
         """Twice as long every time, and not all at once: the draw spreads those who failed together."""
         spread = float(keyed_generator(attempt, "pause", name).uniform(0.75, 1.25))
-        return min(LONGEST_PAUSE_S, max(asked_s, self.settings.first_pause_s * 2 ** (attempt - 1) * spread))
+        growing_s = float(self.settings.first_pause_s * 2 ** (attempt - 1))
+        return min(LONGEST_PAUSE_S, max(asked_s, growing_s * spread))
 
     def _safe(self, text: str) -> str:
         """Servers repeat what they were sent."""
@@ -219,7 +221,7 @@ def through_server(server: ChatServer, sampling: Sampling) -> AnswerAll:
     return answer_all
 
 
-def _completion(max_new_tokens: int) -> Callable[[Any], Completion]:
+def _read(max_new_tokens: int) -> Callable[[Any], Completion]:
     """Reads an answer. Raises _TryAgainError if it is not one, RowError if this row will never get one."""
 
     def read(found: Any) -> Completion:

@@ -10,8 +10,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
+OVER: Any = object()  # what a worker leaves when there are no more items
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -19,23 +20,28 @@ U = TypeVar("U")
 def as_completed(
     function: Callable[[T], U], items: Iterable[T], *, num_workers: int, stop_s: float = 2.0, name: str = "pool"
 ) -> Iterator[U]:
-    """Yield function(item) of every item, at most `num_workers` under way; items are taken one at a time.
+    """Yield function(item) of every item, at most `num_workers` under way, and as many waiting to be taken.
 
     What a call or the items raise is raised here, after all results that came before it. Leaving early hands out no
     more items and waits up to `stop_s` for calls under way; one that takes longer is left to itself, unheard.
     """
     if num_workers < 1:
         raise ValueError(f"num_workers of {name} is {num_workers}; it must be at least 1")
-    results: queue.SimpleQueue[tuple[U | None, BaseException | None]] = queue.SimpleQueue()
+    results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
     source, lock, stopped = iter(items), threading.Lock(), threading.Event()
+    room = threading.Semaphore(2 * num_workers)
 
     def live() -> None:
         try:
-            while not stopped.is_set():
+            while True:
+                room.acquire()
                 with lock:
-                    item = next(source)
+                    item = OVER if stopped.is_set() else next(source, OVER)
+                if item is OVER:
+                    results.put((OVER, None))
+                    return
                 results.put((function(item), None))
-        except BaseException as error:  # stage boundary; StopIteration is how a worker says that it is done
+        except BaseException as error:  # stage boundary
             results.put((None, error))
 
     threads = [threading.Thread(target=live, name=f"{name}/{i}", daemon=True) for i in range(num_workers)]
@@ -45,14 +51,16 @@ def as_completed(
     try:
         while num_alive:
             result, error = results.get()
-            if error is None:
-                yield result  # type: ignore[misc]
-            elif isinstance(error, StopIteration):
+            room.release()
+            if error is not None:
+                raise error
+            if result is OVER:
                 num_alive -= 1
             else:
-                raise error
+                yield result
     finally:
         stopped.set()
+        room.release(num_workers)
         deadline = time.monotonic() + stop_s
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))

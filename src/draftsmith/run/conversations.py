@@ -20,6 +20,8 @@ from draftsmith.target import (
     resolve_device,
 )
 
+__all__ = ["Sampling", "ServerSettings", "TemplateArguments", "prepare", "regenerate", "regenerate_through"]
+
 TemplateArguments = dict[str, bool | int | str]
 
 
@@ -78,7 +80,7 @@ def regenerate(
         max_prompt=model.max_positions - sampling.max_new_tokens,
         template_kwargs=sampling.template_kwargs,
     )
-    made_with = {**target.model_dump(include={"model", "revision", "dtype"}), **recorded(sampling)}
+    made_with = {**target.model_dump(include={"model", "revision", "dtype"}), **_recorded(sampling)}
     return _answered(source, destination, answer_all, made_with, strict=strict)
 
 
@@ -86,12 +88,12 @@ def regenerate_through(
     source: Path, destination: Path, settings: ServerSettings, *, sampling: Sampling, strict: bool
 ) -> data.Regenerated:
     """A server answers every user turn of `source` into `destination`."""
-    made_with = {"through": "server", "model": settings.model, **recorded(sampling)}
+    made_with = {"through": "server", "model": settings.model, **_recorded(sampling)}
     with data.ChatServer(settings) as server:
         return _answered(source, destination, data.through_server(server, sampling), made_with, strict=strict)
 
 
-def recorded(sampling: Sampling) -> dict[str, Any]:
+def _recorded(sampling: Sampling) -> dict[str, Any]:
     """Everything but the target that decides what an answer says."""
     return {
         "max_new_tokens": sampling.max_new_tokens,

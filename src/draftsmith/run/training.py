@@ -70,7 +70,7 @@ def train(config: RunConfig, *, name: str) -> dict[str, Any]:
         prompts = prompt_sets(config, run)
         first_plan = plan_epoch(config, store, epoch=0)
         check_something_is_left(config, store, first_plan)
-        cache = features_on_disk(config, store, target) if config.target.cache == "disk" else None
+        cache = features_on_disk(config, store, target)
     with reported(run), Journal(run) as journal:
         journal.event(
             "start",

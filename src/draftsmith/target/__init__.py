@@ -5,11 +5,19 @@ Layers are named by the 0-based index of the decoder block whose output is meant
 
 from draftsmith.target.builtin import builtin_gguf, cache_root
 from draftsmith.target.cache import PositionCache
-from draftsmith.target.feature_cache import FeatureCache, capture, open_cache
+from draftsmith.target.feature_cache import FeatureCache, capture
 from draftsmith.target.generate import generate, prefill
 from draftsmith.target.mask_token import resolve_mask_token_id
 from draftsmith.target.model import Target, default_layer_ids, load_target, load_tokenizer, resolve_device
-from draftsmith.target.worker import CacheReader, FeatureWorker, Handed, attempts_at, feature_bytes, samples_of
+from draftsmith.target.worker import (
+    CacheReader,
+    FeatureWorker,
+    Handed,
+    RecordingWorker,
+    attempts_at,
+    feature_bytes,
+    samples_of,
+)
 
 __all__ = [
     "CacheReader",
@@ -17,6 +25,7 @@ __all__ = [
     "FeatureWorker",
     "Handed",
     "PositionCache",
+    "RecordingWorker",
     "Target",
     "attempts_at",
     "builtin_gguf",
@@ -27,7 +36,6 @@ __all__ = [
     "generate",
     "load_target",
     "load_tokenizer",
-    "open_cache",
     "prefill",
     "resolve_device",
     "resolve_mask_token_id",
