@@ -79,7 +79,7 @@ def test_segments_put_together_are_the_decoded_sample_and_the_marked_ones_are_th
 
 
 def test_a_mask_that_matches_nothing_is_refused(store: TokenStore, chatml: Any) -> None:
-    """A whole run with loss and accuracy at 0 because the mask found no assistant span."""
+    """A whole run with loss and accuracy at 0: https://github.com/sgl-project/SpecForge/issues/392"""
     broken = change(store, "mask.bin", 2, slice(None), 0)
     (problem,) = look(broken, chatml).problems
     assert (problem.kind, problem.num_samples) == ("zero mask", 1)
@@ -152,7 +152,7 @@ def test_one_row_that_quotes_markers_among_many_is_noted_and_not_refused(chatml:
 
 
 def test_another_tokenizer_or_template_is_refused(store: TokenStore, chatml: Any) -> None:
-    """Stale tokens after a model's template changes: the cache key ignored the tokenizer's own template."""
+    """Stale tokens after a model's template changes: https://github.com/sgl-project/SpecForge/pull/743"""
     other = byte_tokenizer(GEMMA)
     (problem,) = look(store, other).problems
     assert problem.kind == "another tokenizer"
@@ -166,7 +166,7 @@ def test_another_tokenizer_or_template_is_refused(store: TokenStore, chatml: Any
 
 
 def test_duplicates_and_rows_on_both_sides_of_the_split_are_counted(chatml: Any, tmp_path: Path) -> None:
-    """One row in both train and validation."""
+    """One row in both train and validation: https://github.com/vllm-project/speculators/pull/868"""
     rows = [chat("Question?", "Answer.", name=f"c{i}") for i in range(40)]
     made = prepare(rows, tmp_path / "store", chatml, max_length=256, holdout=0.3)
     found = look(made, chatml)

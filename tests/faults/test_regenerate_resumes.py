@@ -73,6 +73,7 @@ def whole(tmp_path: Path) -> list[bytes]:
 
 
 def test_every_assistant_turn_is_written_anew_in_the_order_of_the_input(whole: list[bytes]) -> None:
+    """Only the first user turn was kept: https://github.com/NVIDIA/Model-Optimizer/pull/1680"""
     rows = [json.loads(line) for line in whole]
     assert [row["id"] for row in rows] == NAMES
     for row in rows:
@@ -96,6 +97,7 @@ def test_whatever_is_left_of_the_last_line_the_end_is_the_same(whole: list[bytes
 
 
 def test_a_file_begun_with_other_settings_is_not_continued(tmp_path: Path) -> None:
+    """A fresh regeneration mixed with older answers: https://github.com/NVIDIA-NeMo/Automodel/pull/2477"""
     partial = tmp_path / "made.jsonl.partial"
     partial.write_text('{"made_with": {"target": "words"}}\n', encoding="utf-8")
     with pytest.raises(DataError, match=r"begun with .*words.* now it is .*letters"):
@@ -140,7 +142,7 @@ def test_an_answer_without_its_end_token_is_marked_as_truncated(tmp_path: Path) 
 
 
 def test_rows_that_were_moved_added_or_taken_out_keep_the_answers_of_the_others(tmp_path: Path) -> None:
-    """Resumed regeneration redid or skipped wrong rows, because rows were known by their index."""
+    """Resumed runs redid or skipped wrong rows, known by index: https://github.com/vllm-project/speculators/issues/584"""
     destination = tmp_path / "made.jsonl"
 
     def crash_at_e(name: str) -> bool:

@@ -84,6 +84,7 @@ def test_every_turn_is_answered_in_its_place_and_rows_keep_their_order(tmp_path:
     [500, 502, 503, 429, 408, "garbage", "no message", "not gzip", "hang up", "half", {"finish_reason": "abort"}],
 )
 def test_what_may_pass_is_tried_again(fault: Any, tmp_path: Path) -> None:
+    """One network hiccup ended a long run: https://github.com/NVIDIA-NeMo/Automodel/pull/2459"""
     with serving(lambda body, before: fault if body and before < 2 else None) as server:
         made = ask(server, tmp_path / "made.jsonl")
     assert (made.num_written, made.left_out) == (6, {})
@@ -213,7 +214,7 @@ def test_an_address_that_is_none_is_named_without_its_password(url: str, words: 
 
 
 def test_an_answer_cut_at_the_limit_is_marked_and_not_trained_on_by_default(tmp_path: Path, tokenizer: Any) -> None:
-    """Truncated rows polluted the training data."""
+    """Truncated rows polluted the data: https://github.com/vllm-project/speculators/issues/584"""
 
     def behave(body: dict[str, Any], _before: int) -> Any:
         return {"finish_reason": "length"} if body and body["messages"][-1]["content"].startswith("3.1") else None

@@ -188,6 +188,7 @@ def test_a_cache_of_another_precision_or_of_other_taps_is_begun_anew(target: Tar
 def test_too_little_room_is_told_with_both_sizes_before_anything_is_computed(
     target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Stored states are far larger than the disk: https://github.com/deepseek-ai/DeepSpec/issues/21"""
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage._replace(free=1000))
     with pytest.raises(DataError, match=r"need 0\.0 GB at .*, where 0\.0 GB are free; set target.cache=none"):
