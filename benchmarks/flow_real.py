@@ -30,7 +30,7 @@ from draftsmith.data import TokenStore
 from draftsmith.flow import FlowStats, shares, verdict
 from draftsmith.plan.tables import text_table
 from draftsmith.records import BatchSpec, FeatureBatch
-from draftsmith.run.opening import features_on_disk, new_drafter, open_store, planned
+from draftsmith.run.opening import features_on_disk, new_drafter, open_store, planned, set_up
 from draftsmith.streams import FeatureStream, Topology, feature_stream, num_cores, topology
 from draftsmith.target import FeatureCache, Target, load_target, load_tokenizer, resolve_device
 from draftsmith.training import TrainState, train_step
@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--fill", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    config = load_config(options.config, options.override)
+    config = set_up(load_config(options.config, options.override))
     if options.fill is not None:
         fill(config, options.batches, options.fill)
         return

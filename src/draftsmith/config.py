@@ -58,6 +58,9 @@ class DataConfig(Section):
     conversations: str | None = Field(
         default=None, description="JSONL file of conversations, or tiny (generated) / demo (shipped)."
     )
+    sources: tuple[str, ...] = Field(
+        default=(), description="Several files, directories or hub data sets in a row, or mixed: WEIGHT:PATH for each."
+    )
     store: Path | None = Field(default=None, description="A token store made by `draftsmith prepare`.")
     max_length: int = Field(default=3072, ge=8, description="Longest sample in tokens; longer ones are truncated.")
     truncated: Literal["exclude", "cut"] = Field(
@@ -66,13 +69,19 @@ class DataConfig(Section):
     template_kwargs: dict[str, bool | int | str] = Field(
         default={}, description="Arguments of the chat template, such as enable_thinking = false."
     )
-    limit: int | None = Field(default=None, ge=1, description="Use only the first rows of data.conversations.")
+    text_markers: tuple[str, str] | None = Field(
+        default=None, description="What opens and ends an answer in rows of rendered text; by default the template's."
+    )
+    num_workers: int | None = Field(
+        default=None, ge=1, description="Processes that tokenise; by default one per core where that pays."
+    )
+    limit: int | None = Field(default=None, ge=1, description="Use only the first rows.")
     holdout: float = Field(default=0.05, ge=0, lt=1, description="Share of conversations held out, chosen by id.")
 
     @model_validator(mode="after")
     def _one_source(self) -> DataConfig:
-        if (self.conversations is None) == (self.store is None):
-            raise ValueError("give exactly one of data.conversations and data.store")
+        if sum((self.conversations is not None, bool(self.sources), self.store is not None)) != 1:
+            raise ValueError("give exactly one of data.conversations, data.sources and data.store")
         return self
 
 
@@ -226,6 +235,8 @@ def load_config(path: Path, overrides: list[str] | None = None) -> RunConfig:
         raise ConfigError(f"configuration file {path} does not exist; see configs/ for examples") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    except RecursionError:
+        raise ConfigError(f"{path} is nested too deeply to be a configuration; see configs/ for examples") from None
     except OSError as error:
         raise ConfigError(f"configuration file {path} cannot be read: {error.strerror}") from error
     for override in overrides or []:
@@ -249,6 +260,11 @@ def parse_batching(overrides: list[str]) -> BatchingConfig:
 def parse_target(**settings: Any) -> TargetConfig:
     """The target section alone."""
     return _validate(TargetConfig, settings, "target")
+
+
+def parse_data(**settings: Any) -> DataConfig:
+    """The data section alone."""
+    return _validate(DataConfig, settings, "data")
 
 
 def parse_template(overrides: list[str]) -> dict[str, bool | int | str]:
@@ -295,6 +311,8 @@ def _toml_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    except RecursionError:
+        raise ConfigError(f"the value {text[:20]}... is nested too deeply") from None
 
 
 def _explain(problem: Any, root: type[BaseModel]) -> str:

@@ -5,6 +5,7 @@ Written aside, every file and the directory fsynced, then renamed; a reader neve
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -134,3 +135,33 @@ def fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class Held(Exception):  # noqa: N818 - the caller says what it means
+    """Another process holds a lock."""
+
+    def __init__(self, pid: str) -> None:
+        super().__init__(f"held by process {pid}")
+        self.pid = pid
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Be the only process inside; the file at `path` names it, and goes with it. Raises Held, at once."""
+    while True:
+        with path.open("a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise Held(file.read().strip() or "unknown") from None
+            if not path.exists() or path.stat().st_ino != os.fstat(file.fileno()).st_ino:
+                continue  # its holder has just taken it away
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            try:
+                yield
+                return
+            finally:
+                path.unlink(missing_ok=True)

@@ -29,6 +29,25 @@ class Conversation:
 
 
 @dataclass(frozen=True)
+class RenderedText:
+    """A chat that somebody has rendered with the target's template already, markers and all."""
+
+    id: str
+    text: str
+    truncated: bool = False
+
+
+@dataclass(frozen=True)
+class Pretokenized:
+    """A chat that somebody has tokenised already. input_ids: int32 [T]. loss_mask: bool [T]."""
+
+    id: str
+    input_ids: npt.NDArray[np.int32]
+    loss_mask: npt.NDArray[np.bool_]
+    truncated: bool = False
+
+
+@dataclass(frozen=True)
 class TokenizedSample:
     """A conversation as the target sees it.
 

@@ -12,7 +12,9 @@ from zoo import CHATML, GEMMA, GLM, HARMONY, LLAMA3, MISTRAL, PHI, R1, TRIMMING,
 
 from draftsmith.data import ChatTemplate, Inspection, TokenStore, check_store, inspect_store, inspection_page, prepare
 from draftsmith.data.inspect import segments_of
+from draftsmith.data.store import seal
 from draftsmith.errors import DataError
+from draftsmith.files import sha256_file
 from draftsmith.records import Conversation
 from helpers import CONFIGS, chat_row, draftsmith, write_jsonl
 
@@ -36,6 +38,9 @@ def change(store: TokenStore, name: str, sample: int, place: slice, value: Any) 
     stop = int(store.lengths[sample])
     file[start : start + stop][place] = value
     file.flush()
+    meta = json.loads((store.path / "meta.json").read_text(encoding="utf-8"))
+    meta["file_sha256"][name] = sha256_file(store.path / name)  # as if it had been prepared so
+    (store.path / "meta.json").write_text(json.dumps(seal(meta)), encoding="utf-8")
     return TokenStore.open(store.path)
 
 
@@ -233,6 +238,15 @@ def test_rejected_rows_are_shown_with_their_lines(tmp_path: Path) -> None:
     assert "3 read = 1 kept + 2 rejected" in shown.out
     assert "line 2" in shown.out
     assert "line 3" in shown.out
+
+
+def test_a_damaged_store_is_named(conversations: Path, tmp_path: Path) -> None:
+    draftsmith("prepare", conversations, tmp_path / "store", "--target", "tiny-random", "--holdout", "0")
+    file = tmp_path / "store" / "mask.bin"
+    file.write_bytes(file.read_bytes()[:-1] + b"\x07")
+    shown = draftsmith("inspect", tmp_path / "store", "--target", "tiny-random")
+    assert shown.code == 2
+    assert "mask.bin has other content than was written" in shown.err
 
 
 @pytest.mark.parametrize(

@@ -44,14 +44,14 @@ def test_rows_read_are_rows_kept_and_rows_rejected_by_reason(tmp_path: Path) -> 
     only_user = {"messages": [{"role": "user", "content": "Hi"}]}
     rows = [row("Hi", "Hello"), only_user, 7, row("Hi", ""), row("x" * 60, "late"), only_user, row("Hi", "y" * 90)]
     source = write_rows(tmp_path / "rows.jsonl", *rows)
-    seen: list[int] = []
+    seen: list[tuple[int, int]] = []
     store = prepare(
         source,
         tmp_path / "store",
         zoo.byte_tokenizer(zoo.CHATML),
         max_length=64,
         holdout=0.0,
-        progress=seen.append,
+        progress=lambda *counts: seen.append(counts),
     )
     accounting = store.accounting
     assert (accounting.num_read, accounting.num_kept, accounting.num_truncated) == (7, 2, 1)
@@ -66,7 +66,7 @@ def test_rows_read_are_rows_kept_and_rows_rejected_by_reason(tmp_path: Path) -> 
         "supervision starts at token 79"
     )
     assert store.lengths.max() == 64
-    assert seen == [1, 2, 3, 4, 5, 6, 7]
+    assert seen == [(7, int(store.lengths.sum()))]
 
 
 def test_strict_turns_the_first_rejection_of_any_kind_into_an_error(tmp_path: Path) -> None:

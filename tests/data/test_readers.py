@@ -70,7 +70,7 @@ def test_other_fields_of_a_message_are_kept() -> None:
 
 REJECTED = {
     "not a JSON object": [1],
-    "neither `messages` nor `conversations`": {"text": "Hi"},
+    "neither `messages` nor `conversations`": {"question": "Hi"},
     "no messages": {"messages": []},
     "a message is not an object": {"messages": ["Hi"]},
     "a message has no role": {"messages": [{"content": "Hi"}]},

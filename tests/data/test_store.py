@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from draftsmith.data.store import Accounting, TokenStore, is_held_out
+from draftsmith.data.accounting import Accounting
+from draftsmith.data.encode import EncodedRows
+from draftsmith.data.store import TokenStore, is_held_out
 from draftsmith.data.writer import StoreWriter, existing_store
 from draftsmith.errors import DataError
 from draftsmith.records import TokenizedSample
 
-NOTHING_REJECTED = Accounting(num_read=3, num_kept=3, num_truncated=0, rejected={})
+THREE_KEPT = Accounting(num_read=3, num_kept=3)
 
 
 def sample(name: str, *tokens: int) -> TokenizedSample:
@@ -31,11 +34,30 @@ SAMPLES = (
 )
 
 
-def write(destination: Path, **made_from: Any) -> TokenStore:
-    with StoreWriter(destination) as writer:
-        for each in SAMPLES:
-            writer.add(each)
-        return writer.commit({"vocab_size": 10, "holdout": 0.5, "max_length": 8, **made_from}, NOTHING_REJECTED)
+def batch(samples: Sequence[TokenizedSample], accounting: Accounting = THREE_KEPT) -> EncodedRows:
+    ids, masks = ([getattr(each, name) for each in samples] for name in ("input_ids", "loss_mask"))
+    lengths, names = tuple(map(len, ids)), tuple(each.id for each in samples)
+    return EncodedRows(np.concatenate(ids), np.concatenate(masks).astype(np.uint8), lengths, names, accounting, None)
+
+
+def made_from(**changes: Any) -> dict[str, Any]:
+    return {"vocab_size": 10, "holdout": 0.5, "max_length": 8, **changes}
+
+
+def write(destination: Path, **changes: Any) -> TokenStore:
+    with StoreWriter(destination, made_from(**changes)) as writer:
+        writer.append(batch(SAMPLES))
+        return writer.commit()
+
+
+def stop_after(destination: Path, written: EncodedRows, error: BaseException) -> None:
+    def stopped() -> None:
+        with StoreWriter(destination, made_from()) as writer:
+            writer.append(written)
+            raise error
+
+    with pytest.raises(type(error)):
+        stopped()
 
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
@@ -85,27 +107,82 @@ def test_the_split_is_the_same_everywhere_and_grows_with_the_share() -> None:
 
 def test_an_identical_store_is_reused_and_another_one_refused_by_its_difference(tmp_path: Path) -> None:
     store = write(tmp_path / "store")
-    made_from = store.meta["made_from"]
-    assert existing_store(tmp_path / "nowhere", made_from) is None
-    reused = existing_store(tmp_path / "store", made_from)
+    assert existing_store(tmp_path / "nowhere", made_from()) is None
+    reused = existing_store(tmp_path / "store", made_from())
     assert reused is not None
     assert reused.fingerprint == store.fingerprint
     with pytest.raises(DataError, match="max_length is 9, there 8"):
-        existing_store(tmp_path / "store", {**made_from, "max_length": 9})
+        existing_store(tmp_path / "store", made_from(max_length=9))
     (tmp_path / "file").write_text("precious")
     with pytest.raises(DataError, match="exists and is not a token store"):
-        existing_store(tmp_path / "file", made_from)
+        existing_store(tmp_path / "file", made_from())
 
 
-def test_of_two_writers_of_one_store_the_second_uses_what_the_first_wrote(tmp_path: Path) -> None:
-    with StoreWriter(tmp_path / "store") as late:
-        late.add(SAMPLES[0])
-        first = write(tmp_path / "store")
-        second = late.commit(first.meta["made_from"], NOTHING_REJECTED)
-    assert len(second) == 3
+def test_of_two_writers_of_one_store_the_second_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
+    first = StoreWriter(tmp_path / "store", made_from())
+    with first, pytest.raises(DataError, match=rf"is being prepared by process {os.getpid()}"):
+        write(tmp_path / "store")
+    assert len(write(tmp_path / "store")) == 3
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
-    with pytest.raises(DataError, match="holds another store"):
-        write(tmp_path / "store", max_length=99)
+
+
+def test_a_writer_goes_on_after_the_last_note_of_a_killed_one(tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole")
+    killed = StoreWriter(tmp_path / "store", made_from())
+    killed.__enter__()
+    killed.append(batch(SAMPLES[:1], Accounting(num_read=1, num_kept=1)))
+    killed.checkpoint()
+    killed.append(batch(SAMPLES[1:2], Accounting(num_read=1, num_kept=1)))
+    for file in killed._files.values():
+        file.flush()  # written, but after the note
+    killed._lock.close()  # what the system does for a killed process
+    with StoreWriter(tmp_path / "store", made_from()) as writer:
+        assert writer.accounting.num_read == 1
+        writer.append(batch(SAMPLES[1:], Accounting(num_read=2, num_kept=2)))
+        store = writer.commit()
+    assert store.meta == whole.meta
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store", "whole"]
+
+
+@pytest.mark.parametrize("damage", ["other settings", "shorter file", "broken note"])
+def test_what_cannot_be_gone_on_with_is_swept_and_begun_anew(tmp_path: Path, damage: str) -> None:
+    stop_after(tmp_path / "store", batch(SAMPLES[:1], Accounting(num_read=1, num_kept=1)), KeyboardInterrupt())
+    aside = tmp_path / ".store.partial"
+    assert aside.is_dir()
+    if damage == "shorter file":
+        (aside / "mask.bin").write_bytes(b"")
+    if damage == "broken note":
+        (aside / "progress.json").write_text("{", encoding="utf-8")
+    changes = {"max_length": 9} if damage == "other settings" else {}
+    with StoreWriter(tmp_path / "store", made_from(**changes)) as writer:
+        assert writer.accounting.num_read == 0
+        writer.append(batch(SAMPLES))
+        assert len(writer.commit()) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+@pytest.mark.parametrize("name", ["tokens.bin", "mask.bin", "ids.jsonl", "offsets.npy", "meta.json"])
+@pytest.mark.parametrize("place", [0.0, 0.3, 0.7, 1.0])
+def test_a_flipped_bit_anywhere_is_found(tmp_path: Path, name: str, place: float) -> None:
+    write(tmp_path / "store")
+    file = tmp_path / "store" / name
+    content = bytearray(file.read_bytes())
+    content[round(place * (len(content) - 1))] ^= 4
+    file.write_bytes(bytes(content))
+    with pytest.raises(DataError, match=r"damaged|cannot be read|describe|fit|content|version"):
+        TokenStore.open(tmp_path / "store").verify()
+
+
+def test_an_id_that_the_target_does_not_have_never_reaches_it(tmp_path: Path) -> None:
+    write(tmp_path / "store")
+    file = tmp_path / "store" / "tokens.bin"
+    file.write_bytes(np.array([-1, *range(11)], dtype="<i4").tobytes())
+    store = TokenStore.open(tmp_path / "store")
+    for index in (0, 2):
+        with pytest.raises(DataError, match=rf"sample {index} of .* holds an id outside 0\.\.9; delete the store"):
+            store.sample(index)
+    with pytest.raises(DataError, match="holds an id outside"):
+        store.tokens_seen("all")
 
 
 @pytest.mark.parametrize("name", ["tokens.bin", "mask.bin", "ids.jsonl", "offsets.npy"])
@@ -148,18 +225,14 @@ def test_a_disk_error_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupt_while_writing_leaves_nothing(tmp_path: Path) -> None:
-    def interrupted() -> None:
-        with StoreWriter(tmp_path / "store") as writer:
-            writer.add(SAMPLES[0])
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
+def test_an_error_of_the_data_leaves_nothing_and_so_does_stopping_before_anything_was_read(tmp_path: Path) -> None:
+    stop_after(tmp_path / "store", batch(SAMPLES), DataError("strict"))
+    with pytest.raises(KeyboardInterrupt), StoreWriter(tmp_path / "store", made_from()):
+        raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="cannot be written"), StoreWriter(tmp_path / "file" / "store"):
+    with pytest.raises(DataError, match="cannot be written"), StoreWriter(tmp_path / "file" / "store", made_from()):
         pass

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from draftsmith.data.readers import RowError
-from draftsmith.data.template import ChatTemplate, num_anchors, token_starts
+from draftsmith.data.template import ChatTemplate, TokenPlaces, num_anchors
 from draftsmith.errors import ModelError
 from draftsmith.records import Conversation
 
@@ -226,9 +226,17 @@ def test_trimmed_offsets_do_not_make_the_line_break_before_an_answer_supervised(
     assert zoo.supervised(tokenizer, sample.input_ids, sample.loss_mask) == ["Hello there.\n<|im_end|>"]
 
 
+class Offsets(list[tuple[int, int]]):
+    """What an encoding tells about its tokens' characters."""
+
+    def token_to_chars(self, token: int) -> tuple[int, int]:
+        return self[token]
+
+
 def test_blank_tokens_start_where_the_token_before_stops() -> None:
-    offsets = np.array([[0, 3], [4, 4], [4, 6], [6, 7], [6, 7]])
-    assert token_starts(offsets).tolist() == [0, 3, 4, 6, 6]
+    places = TokenPlaces(Offsets([(0, 3), (4, 4), (4, 6), (6, 7), (6, 7)]))
+    assert [places.first_from(char) for char in range(8)] == [0, 1, 1, 1, 2, 3, 3, 5]
+    assert [places.touching(char) for char in range(8)] == [0, 0, 0, 1, 2, 2, 3, 5]
 
 
 def test_anchors_need_two_supervised_tokens_side_by_side() -> None:

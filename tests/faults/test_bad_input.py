@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,15 @@ def test_a_target_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert done.code == 2
     assert "nobody/no-such-model" in done.err
     assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("name", ["smollm2-135", "no/such/model", "./none", "gpt-none"])
+def test_a_misspelt_target_fails_at_once_and_asks_no_network(name: str, tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "rows.jsonl", [chat_row("Hi", "Hello", "a")])
+    start = time.monotonic()
+    done = draftsmith("prepare", source, tmp_path / "store", "--target", name)
+    refused(done, name, "does not exist", "smollm2-135m" if "/" not in name else "")
+    assert time.monotonic() - start < 5
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_every_recipe_that_ships_can_be_read(path: Path) -> None:
         ("target.dtype=fp8", "target.dtype is 'fp8': input should be 'auto', 'float32' or 'bfloat16'"),
         ("data.holdout=1", "data.holdout is 1: input should be less than 1"),
         ("train.minutes=5", "give exactly one of train.minutes, train.max_steps and train.epochs"),
-        ("data.store=somewhere", "give exactly one of data.conversations and data.store"),
+        ("data.store=somewhere", "give exactly one of data.conversations, data.sources and data.store"),
         ("target.trust_remote_code=true", "pin it with target.revision"),
         ("nonsense", "override 'nonsense' does not read as section.key=value, for example train.max_steps=10"),
         ("=3", "override '=3' does not read as section.key=value"),
@@ -104,6 +104,14 @@ def test_no_two_sections_hide_a_setting_behind_another_type() -> None:
     for name, field in RunConfig.model_fields.items():
         nested = isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
         assert nested == (name not in {"seed", "deterministic", "device", "num_threads"}), name
+
+
+@pytest.mark.parametrize("place", ["file", "override"])
+def test_values_nested_thousands_deep_are_refused_like_any_other_nonsense(place: str, tmp_path: Path) -> None:
+    deep = "[" * 5000 + "]" * 5000
+    (tmp_path / "deep.toml").write_text(f"seed = {deep if place == 'file' else 0}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        load_config(tmp_path / "deep.toml", [f"seed={deep}"] if place == "override" else [])
 
 
 @pytest.mark.parametrize(("faster", "expected"), [("bfloat16", "bfloat16"), ("float32", "float32")])

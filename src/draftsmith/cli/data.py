@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,44 +11,65 @@ import typer
 from rich.console import Console
 
 from draftsmith.cli.app import TargetOption, TemplateOption, app
-from draftsmith.config import parse_batching, parse_target, parse_template
+from draftsmith.config import parse_batching, parse_data, parse_target, parse_template
+
+
+class Truncated(Enum):
+    """The values of data.truncated."""
+
+    EXCLUDE = "exclude"
+    CUT = "cut"
 
 
 @app.command()
 def prepare(
-    source: Annotated[Path, typer.Argument(help="JSONL (or .jsonl.gz) with `messages` or ShareGPT `conversations`.")],
-    store: Annotated[Path, typer.Argument(help="Directory of the token store to write.")],
+    sources: Annotated[list[str], typer.Argument(help="[WEIGHT:]FILE, DIRECTORY or hub:ORG/NAME?split=NAME; several.")],
+    store: Annotated[Path, typer.Argument(help="Directory of the token store to write. Interrupted, it goes on.")],
     target: TargetOption,
     max_length: Annotated[int, typer.Option(min=8, help="Longest sample in tokens; the rest is cut off.")] = 3072,
     holdout: Annotated[float, typer.Option(min=0, max=0.9, help="Share of conversations held out, by id.")] = 0.05,
     template: TemplateOption = None,
-    cut: Annotated[bool, typer.Option(help="Use answers that were cut at a limit, without their end.")] = False,
+    truncated: Annotated[Truncated, typer.Option(help="Answers cut at a limit: leave out, or use without end.")] = (
+        Truncated.EXCLUDE
+    ),
+    text_markers: Annotated[
+        tuple[str, str] | None, typer.Option(help="What opens and what ends an answer in rows of rendered text.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the order of sources that have weights.")] = 0,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that tokenise; by default one per core.")
+    ] = None,
     strict: Annotated[bool, typer.Option(help="Stop at the first row that cannot be used.")] = False,
 ) -> None:
     """Turn conversations into a memory-mapped store of tokens and loss mask."""
     from draftsmith.run import conversations
 
-    made = conversations.prepare(
-        source,
-        store,
-        parse_target(model=target),
+    settings = parse_data(
+        sources=tuple(sources),
         max_length=max_length,
         holdout=holdout,
-        template=parse_template(template or []),
-        cut=cut,
-        strict=strict,
+        truncated=truncated.value,
+        template_kwargs=parse_template(template or []),
+        text_markers=text_markers and tuple(marker.replace("\\n", "\n") for marker in text_markers),
+        num_workers=workers,
     )
+    made = conversations.prepare(sources, store, parse_target(model=target), settings, seed=seed, strict=strict)
     rows = made.accounting
     console = Console(highlight=False)
     console.print(f"{store}: {len(made):,} samples from {rows.num_kept:,} of {rows.num_read:,} rows", markup=False)
+    if len(rows.sources) > 1:
+        for name, share in rows.sources.items():
+            console.print(f"  {name}: {share.num_kept:,} of {share.num_read:,} rows", markup=False)
     console.print(f"held out: {len(made.holdout_indices):,}; truncated: {rows.num_truncated:,}", markup=False)
+    for note, count in rows.notes.items():
+        console.print(f"noted: {count:,} x {note}", markup=False)
     for reason, (count, first) in rows.rejected.items():
         console.print(f"rejected: {count:,} x {reason} (first: {first})", markup=False)
 
 
 @app.command()
 def inspect(
-    source: Annotated[Path, typer.Argument(help="Token store, or conversations (then with --target).")],
+    source: Annotated[str, typer.Argument(help="Token store; or conversations as for prepare, then with --target.")],
     settings: Annotated[
         list[str] | None, typer.Argument(help="Batching settings, for example max_tokens=8192 num_buckets=8.")
     ] = None,
@@ -57,19 +79,29 @@ def inspect(
     rows: Annotated[int, typer.Option(min=0, help="Samples to show in full.")] = 3,
     max_length: Annotated[int, typer.Option(min=8, help="Of conversations: longest sample in tokens.")] = 3072,
     template: TemplateOption = None,
-    cut: Annotated[bool, typer.Option(help="Use answers that were cut at a limit, without their end.")] = False,
+    truncated: Annotated[Truncated, typer.Option(help="Of conversations: answers cut at a limit, as for prepare.")] = (
+        Truncated.EXCLUDE
+    ),
+    limit: Annotated[int | None, typer.Option(min=1, help="Of conversations: only the first rows.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page as well.")] = None,
 ) -> None:
     """Look at data before training: what is learned, what was lost, and what makes it unfit (exit code 2)."""
     from draftsmith.run import inspecting
 
-    tokenising = inspecting.Tokenising(template=parse_template(template or []), max_length=max_length, cut=cut)
+    as_prepared = parse_data(
+        conversations=source,
+        max_length=max_length,
+        holdout=0.0,
+        truncated=truncated.value,
+        limit=limit,
+        template_kwargs=parse_template(template or []),
+    )
     found = inspecting.inspect(
         source,
         None if target is None else parse_target(model=target),
         batching=parse_batching(settings or []),
-        tokenising=tokenising,
+        settings=as_prepared,
         num_rows=rows,
     )
     inspecting.show(found, as_json=as_json, page=html)

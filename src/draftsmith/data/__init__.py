@@ -1,5 +1,6 @@
 """Conversations in, tokens and a loss mask that can be trusted out; kept in a memory-mapped store."""
 
+from draftsmith.data.accounting import Accounting
 from draftsmith.data.chat_server import ChatServer, Sampling, ServerSettings, through_server
 from draftsmith.data.collate import collate
 from draftsmith.data.inspect import Inspection, check_store, inspect_store
@@ -8,23 +9,29 @@ from draftsmith.data.inspect_text import print_inspection
 from draftsmith.data.prepare import prepare
 from draftsmith.data.readers import read_conversations
 from draftsmith.data.regenerate import AnswerAll, Regenerated, in_batches, regenerate
+from draftsmith.data.rejection import Rejection
+from draftsmith.data.source import Source, parse_source
 from draftsmith.data.store import TokenStore
 from draftsmith.data.template import ChatTemplate, template_sha256, tokenizer_sha256
 
 __all__ = [
+    "Accounting",
     "AnswerAll",
     "ChatServer",
     "ChatTemplate",
     "Inspection",
     "Regenerated",
+    "Rejection",
     "Sampling",
     "ServerSettings",
+    "Source",
     "TokenStore",
     "check_store",
     "collate",
     "in_batches",
     "inspect_store",
     "inspection_page",
+    "parse_source",
     "prepare",
     "print_inspection",
     "read_conversations",

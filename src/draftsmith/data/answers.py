@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from draftsmith.data.readers import content_id
+from draftsmith.data.rows import content_id
 from draftsmith.errors import DataError
 from draftsmith.files import atomic_file, atomic_write
 from draftsmith.records import Conversation

@@ -19,8 +19,8 @@ from typing import Any
 import httpx2
 
 from draftsmith.data.answers import Asked
-from draftsmith.data.readers import RowError
 from draftsmith.data.regenerate import AnswerAll, Answered, Dialogue
+from draftsmith.data.rejection import RowError
 from draftsmith.errors import ModelError
 from draftsmith.flow import as_completed
 from draftsmith.keyed import keyed_generator

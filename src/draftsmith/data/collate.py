@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from draftsmith.data.store import TokenStore
 from draftsmith.errors import DataError
 from draftsmith.records import Batch, BatchSpec
@@ -16,6 +14,8 @@ def collate(store: TokenStore, spec: BatchSpec) -> Batch:
 
     Raises DataError for an index that the store does not have.
     """
+    import torch  # not above: whoever only tokenises, in many processes, does without
+
     shape = (len(spec.samples), spec.padded_length)
     input_ids = torch.full(shape, PAD_ID, dtype=torch.int64)
     attention_mask = torch.zeros(shape, dtype=torch.bool)

@@ -128,7 +128,7 @@ def inspect_store(
     """
     mismatch = None if template is None else tokenizer_problem(store, template.tokenizer)
     fitting = template if mismatch is None else None
-    marks = None if fitting is None else find_marks(fitting)
+    marks = None if fitting is None else _marks(store, fitting)
     figures = np.zeros((len(store), 2), dtype=np.int64)
     digests = np.zeros(len(store), dtype=np.uint64)
 
@@ -177,7 +177,7 @@ def check_store(store: TokenStore, tokenizer: Any) -> None:
     mismatch = tokenizer_problem(store, tokenizer)
     if mismatch is not None:
         raise DataError(mismatch.detail)
-    marks = find_marks(ChatTemplate(tokenizer, store.meta["made_from"]["template_kwargs"]))
+    marks = _marks(store, ChatTemplate(tokenizer, store.meta["made_from"]["template_kwargs"]))
     num_checked = min(len(store), NUM_CHECKED_BY_TRAIN)
     spread = np.linspace(0, len(store) - 1, num_checked).astype(np.int64)
     problems = _problems(store, _look(store, map(store.sample, spread.tolist()), marks), num_checked)
@@ -201,6 +201,11 @@ def tokenizer_problem(store: TokenStore, tokenizer: Any) -> Problem | None:
             )
             return Problem(f"another {name}", len(store), detail)
     return None
+
+
+def _marks(store: TokenStore, template: ChatTemplate) -> Marks:
+    markers = store.meta["made_from"]["text_markers"]
+    return find_marks(template, ends=[markers[1]] if markers else [])
 
 
 def _look(store: TokenStore, samples: Iterable[TokenizedSample], marks: Marks | None) -> _Found:

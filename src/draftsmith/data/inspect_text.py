@@ -92,10 +92,13 @@ def _bucket_table(found: Inspection) -> Table:
 
 
 def rejection_lines(found: Inspection) -> Iterator[str]:
-    """One line for every reason."""
+    """One line for every reason, and for everything that was done to rows that were kept."""
     for entry in found.accounting["rejected"]:
         detail = f": {entry['detail']}" if entry["detail"] else ""
-        yield f"rejected: {entry['count']:,} x {entry['reason']} (first: line {entry['first_line']}{detail})"
+        place = f"{entry['source']}, line" if entry["source"] else "line"
+        yield f"rejected: {entry['count']:,} x {entry['reason']} (first: {place} {entry['first_line']}{detail})"
+    for note, count in found.accounting["notes"].items():
+        yield f"noted: {count:,} x {note}"
 
 
 def _print_rejections(found: Inspection, console: Console) -> None:

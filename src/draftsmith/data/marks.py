@@ -6,12 +6,13 @@ itself shows is the template's own habit and proves nothing, so it is left out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from draftsmith.data.readers import RowError
+from draftsmith.data.rejection import RowError
 from draftsmith.data.template import PROBE_TOOL, ChatTemplate
 from draftsmith.data.turns import ANSWER, QUESTION, Rendering, pieces
 from draftsmith.errors import ModelError
@@ -29,15 +30,16 @@ class Marks:
     doubled: tuple[tuple[str, tuple[int, ...]], ...]
 
 
-def find_marks(template: ChatTemplate) -> Marks:
-    """Raises ModelError if the template does not render a question and its answer."""
+def find_marks(template: ChatTemplate, *, ends: Sequence[str] = ()) -> Marks:
+    """`ends`: texts that close an answer as well. Raises ModelError if the template does not render two turns."""
     rendering = _probe(template)
     (start, stop), end = rendering.spans[-1], rendering.ends[-1]
     end_text = rendering.text[end:stop]
     known = template.tokenizer.added_tokens_decoder
     special = [token.content for token in known.values()]
     # A tool call may close with another token than an answer does; which one it is, only its template knows.
-    end_ids = {index for index, token in known.items() if token.special} | set(_ids(template, end_text)[-1:])
+    end_ids = {index for index, token in known.items() if token.special}
+    end_ids |= {_ids(template, text)[-1] for text in (end_text, *ends) if text}
     shown = np.asarray(_ids(template, rendering.text), dtype=np.int32)
     patterns = [
         (what, tuple(_ids(template, text))) for what, text in _doubled_texts(template, rendering.text, start, end_text)

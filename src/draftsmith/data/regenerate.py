@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from draftsmith.data.answers import AnswerFile, Asked, with_keys
-from draftsmith.data.readers import Rejection, RowError
+from draftsmith.data.rejection import Rejection, RowError
 from draftsmith.data.template import TEMPLATE_ERRORS
 from draftsmith.errors import DataError
 from draftsmith.records import Conversation

@@ -4,10 +4,12 @@
     mask.bin     uint8, 1 where a token is supervised
     offsets.npy  int64 [num_samples + 1], where samples start
     ids.jsonl    one JSON string a line, the conversation's id
-    meta.json    what the store was made from, counts, rejections, sizes of the files
+    meta.json    what the store was made from, counts, rejections, size and sha256 of every file, and of itself
 
 Samples of one conversation share its id. The held-out share is chosen by id alone, so a conversation never stands on
 both sides, whatever else the file holds.
+
+Opening checks sizes, which is free; `verify` reads everything. Damage is always a DataError, never other training data.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -23,46 +24,15 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from draftsmith.data.readers import Rejection
+from draftsmith.data.accounting import Accounting
 from draftsmith.errors import DataError
+from draftsmith.files import sha256_file
 from draftsmith.records import TokenizedSample
 
 FORMAT = "draftsmith-token-store"
-VERSION = 1
+VERSION = 2
+AGAIN = "delete the store and prepare it again"
 Split = Literal["train", "holdout", "all"]
-
-
-@dataclass(frozen=True)
-class Accounting:
-    """What became of every row: num_read == num_kept + the sum of the counts in `rejected`.
-
-    rejected: reason -> (count, first rejection of that kind). num_truncated counts samples, the others rows.
-    """
-
-    num_read: int
-    num_kept: int
-    num_truncated: int
-    rejected: dict[str, tuple[int, Rejection]]
-
-    @property
-    def num_rejected(self) -> int:
-        return sum(count for count, _ in self.rejected.values())
-
-    def to_json(self) -> dict[str, Any]:
-        rejected = [
-            {"reason": reason, "count": count, "first_line": first.line, "detail": first.detail}
-            for reason, (count, first) in sorted(self.rejected.items(), key=lambda item: (-item[1][0], item[0]))
-        ]
-        counts = {"num_read": self.num_read, "num_kept": self.num_kept, "num_truncated": self.num_truncated}
-        return {**counts, "rejected": rejected}
-
-    @classmethod
-    def from_json(cls, known: dict[str, Any]) -> Accounting:
-        rejected = {
-            entry["reason"]: (entry["count"], Rejection(entry["first_line"], entry["reason"], entry["detail"]))
-            for entry in known["rejected"]
-        }
-        return cls(known["num_read"], known["num_kept"], known["num_truncated"], rejected)
 
 
 class TokenStore:
@@ -71,10 +41,7 @@ class TokenStore:
     def __init__(self, path: Path, meta: dict[str, Any]) -> None:
         self.path = path
         self.meta = meta
-        offsets = np.load(path / "offsets.npy")
-        if len(offsets) != meta["num_samples"] + 1 or offsets[-1] != meta["num_tokens"]:
-            raise DataError(f"{path / 'offsets.npy'} does not fit meta.json; delete the store and prepare it again")
-        self._offsets: npt.NDArray[np.int64] = offsets
+        self._offsets: npt.NDArray[np.int64] = _read_offsets(path / "offsets.npy", meta)
         self._tokens = np.memmap(path / "tokens.bin", dtype=np.int32, mode="r")
         self._mask = np.memmap(path / "mask.bin", dtype=np.uint8, mode="r")
 
@@ -87,8 +54,19 @@ class TokenStore:
             found = file.stat().st_size if file.is_file() else None
             if found != size:
                 state = "is missing" if found is None else f"has {found} bytes"
-                raise DataError(f"{file} {state}, meta.json says {size}; delete the store and prepare it again")
+                raise DataError(f"{file} {state}, meta.json says {size}; {AGAIN}")
         return cls(path, meta)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all files that `verify` reads."""
+        return sum(self.meta["file_bytes"].values())
+
+    def verify(self) -> None:
+        """Read every file and compare its hash. Raises DataError naming the file that is not as it was written."""
+        for name, sha256 in self.meta["file_sha256"].items():
+            if sha256_file(self.path / name) != sha256:
+                raise DataError(f"{self.path / name} has other content than was written; {AGAIN}")
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -113,10 +91,13 @@ class TokenStore:
     @cached_property
     def ids(self) -> list[str]:
         """The conversation's id of each sample."""
-        with (self.path / "ids.jsonl").open(encoding="utf-8") as file:
-            ids = [json.loads(line) for line in file]
-        if len(ids) != len(self):
-            raise DataError(f"{self.path / 'ids.jsonl'} has {len(ids)} ids for {len(self)} samples; prepare it again")
+        file = self.path / "ids.jsonl"
+        try:
+            ids = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        except ValueError as error:
+            raise DataError(f"{file} is damaged: {error}; {AGAIN}") from None
+        if len(ids) != len(self) or not all(isinstance(name, str) for name in ids):
+            raise DataError(f"{file} does not hold an id for each of {len(self)} samples; {AGAIN}")
         return ids
 
     def sample(self, index: int) -> TokenizedSample:
@@ -124,8 +105,8 @@ class TokenStore:
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of a store of {len(self)}")
         place = slice(self._offsets[index], self._offsets[index + 1])
-        loss_mask = np.array(self._mask[place], dtype=np.bool_)
-        return TokenizedSample(self.ids[index], np.array(self._tokens[place], dtype=np.int32), loss_mask)
+        input_ids = self._checked(np.array(self._tokens[place], dtype=np.int32), index)
+        return TokenizedSample(self.ids[index], input_ids, np.array(self._mask[place], dtype=np.bool_))
 
     def prompt(self, index: int) -> npt.NDArray[np.int32]:
         """int32 [P], the tokens before the first supervised one: what the model is asked to continue."""
@@ -159,9 +140,15 @@ class TokenStore:
         """Ids that are supervised somewhere in the split, ascending, each once."""
         indices = {"train": self.train_indices, "holdout": self.holdout_indices, "all": np.arange(len(self))}[split]
         seen = np.zeros(self.vocab_size, dtype=np.bool_)
-        for start, stop in self._places(indices):
-            seen[self._tokens[start:stop][self._mask[start:stop] != 0]] = True
+        for index, (start, stop) in zip(indices, self._places(indices), strict=True):
+            seen[self._checked(self._tokens[start:stop], int(index))[self._mask[start:stop] != 0]] = True
         return np.flatnonzero(seen)
+
+    def _checked(self, input_ids: npt.NDArray[np.int32], index: int) -> npt.NDArray[np.int32]:
+        """The ids of sample `index`, all of which the target has."""
+        if input_ids.view(np.uint32).max(initial=0) >= self.vocab_size:  # a negative id is a very large one
+            raise DataError(f"sample {index} of {self.path} holds an id outside 0..{self.vocab_size - 1}; {AGAIN}")
+        return input_ids
 
     def _places(self, indices: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
         return zip(self._offsets[indices].tolist(), self._offsets[indices + 1].tolist(), strict=True)
@@ -184,6 +171,27 @@ def read_meta(path: Path) -> dict[str, Any]:
         raise DataError(f"{file} cannot be read: {error}; delete the store and prepare it again") from error
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
         raise DataError(f"{file} does not describe a token store; give the directory that `draftsmith prepare` wrote")
-    if meta["version"] != VERSION:
-        raise DataError(f"{path} has version {meta['version']}, this draftsmith reads {VERSION}; prepare it again")
+    if meta.get("version") != VERSION:
+        raise DataError(f"{path} has version {meta.get('version')}, this draftsmith reads {VERSION}; prepare it again")
+    if seal(meta) != meta:
+        raise DataError(f"{file} is damaged or was edited; {AGAIN}")
     return meta
+
+
+def seal(meta: dict[str, Any]) -> dict[str, Any]:
+    """The same with the hash of everything else in it."""
+    unsealed = {key: value for key, value in meta.items() if key != "meta_sha256"}
+    return {**unsealed, "meta_sha256": hashlib.sha256(json.dumps(unsealed, sort_keys=True).encode()).hexdigest()}
+
+
+def _read_offsets(file: Path, meta: dict[str, Any]) -> npt.NDArray[np.int64]:
+    """Where samples start; never out of order, whatever the file holds."""
+    try:
+        offsets = np.load(file, allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise DataError(f"{file} is damaged: {error}; {AGAIN}") from None
+    shape, ends = (meta["num_samples"] + 1,), (0, meta["num_tokens"])
+    sound = offsets.dtype == np.int64 and offsets.shape == shape and (int(offsets[0]), int(offsets[-1])) == ends
+    if not sound or np.any(np.diff(offsets) < 0):
+        raise DataError(f"{file} does not fit meta.json; {AGAIN}")
+    return np.asarray(offsets)

@@ -14,21 +14,26 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+import sys
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from jinja2 import TemplateError
 
-from draftsmith.data.readers import RowError
-from draftsmith.data.turns import Closing, Messages, Render, Rendering, find_closing, locate_turns
+from draftsmith.data.rejection import RowError
+from draftsmith.data.turns import Closing, Messages, Render, Rendering, find_closing, locate_in_text, locate_turns
 from draftsmith.errors import ModelError
-from draftsmith.records import Conversation, TokenizedSample
+from draftsmith.records import Conversation, RenderedText, TokenizedSample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+Chat = Conversation | RenderedText
+NO_TOKEN = "no supervised token"
 # What foreign template code raises on rows it was not written for.
 TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError)
 
@@ -45,8 +50,17 @@ PROBE_TOOL = {
 class ChatTemplate:
     """A tokenizer's chat template with fixed arguments, e.g. {"enable_thinking": False}."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, template_kwargs: Mapping[str, Any] | None = None) -> None:
-        """Raises ModelError if the tokenizer has no usable chat template or gives no character offsets."""
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        template_kwargs: Mapping[str, Any] | None = None,
+        *,
+        text_markers: tuple[str, str] | None = None,
+    ) -> None:
+        """`text_markers`: what opens and what ends an answer in rendered texts; by default as the template does it.
+
+        Raises ModelError if the tokenizer has no usable chat template or gives no character offsets.
+        """
         name = tokenizer.name_or_path or type(tokenizer).__name__
         if not tokenizer.chat_template:
             raise ModelError(
@@ -59,6 +73,7 @@ class ChatTemplate:
         self.template_kwargs = dict(template_kwargs or {})
         self._special_tokens = tuple(token.content for token in tokenizer.added_tokens_decoder.values())
         self._closings: dict[bool, Closing] = {}
+        self._text_markers = text_markers
         try:
             self._closing(())
         except RowError:
@@ -67,6 +82,13 @@ class ChatTemplate:
             except RowError as error:
                 reason = error.detail or error.reason
                 raise ModelError(f"the chat template of tokenizer {name} fails on two plain turns: {reason}") from None
+
+    @property
+    def _markers(self) -> tuple[str, str]:
+        if self._text_markers is not None:
+            return self._text_markers
+        closing = self._closing(())
+        return closing.opening, closing.end or closing.follow
 
     @property
     def template_sha256(self) -> str:
@@ -78,18 +100,81 @@ class ChatTemplate:
 
     def render(self, conversation: Conversation) -> list[Rendering]:
         """What the server saw at the conversation's assistant turns, see `turns`. Raises RowError."""
-        render = self._renderer(conversation.tools)
-        return locate_turns(render, self._closing(conversation.tools), self._special_tokens, conversation.messages)
+        return self._locate(conversation, {})
 
     def tokenize(self, conversation: Conversation) -> tuple[TokenizedSample, ...]:
         """The conversation's samples: one, or more if the template rewrites history. All carry the conversation's id.
 
         Raises RowError for a row that the template refuses, or in which a turn cannot be located.
         """
-        samples = tuple(self._encode(conversation, rendering) for rendering in self.render(conversation))
-        if not any(sample.loss_mask.any() for sample in samples):
-            raise RowError("no supervised token", "the template's generation markers leave out every turn")
-        return samples
+        [outcome] = self.tokenize_all([conversation])
+        if isinstance(outcome, RowError):
+            raise outcome
+        return outcome
+
+    def tokenize_all(self, chats: Sequence[Chat]) -> list[tuple[TokenizedSample, ...] | RowError]:
+        """For each chat its samples, or why there are none; rendered and tokenised together, which is faster."""
+        found = self._render_all(chats)
+        texts = [rendering.text for outcome in found if not isinstance(outcome, RowError) for rendering in outcome]
+        encodings = iter(self._encode_all(texts))
+        outcomes: list[tuple[TokenizedSample, ...] | RowError] = []
+        for chat, outcome in zip(chats, found, strict=True):
+            if isinstance(outcome, RowError):
+                outcomes.append(outcome)
+                continue
+            samples = tuple([self._sample(chat, rendering, next(encodings)) for rendering in outcome])
+            none = not any(sample.loss_mask.any() for sample in samples)
+            outcomes.append(
+                RowError(NO_TOKEN, "the template's generation markers leave out every turn") if none else samples
+            )
+        return outcomes
+
+    def _render_all(self, chats: Sequence[Chat]) -> list[list[Rendering] | RowError]:
+        prefixes = self._prefixes([chat for chat in chats if isinstance(chat, Conversation)])
+        found: list[list[Rendering] | RowError] = []
+        for chat in chats:
+            try:
+                if isinstance(chat, RenderedText):
+                    found.append([locate_in_text(chat.text, self._markers, cut=chat.truncated)])
+                else:
+                    found.append(self._mark(chat, self._locate(chat, prefixes.get(id(chat), {}))))
+            except RowError as error:
+                found.append(error)
+        return found
+
+    def _locate(self, chat: Conversation, known: dict[tuple[int, bool], str]) -> list[Rendering]:
+        render = self._renderer(chat.tools)
+
+        def render_prefix(messages: Messages, add_generation_prompt: bool) -> str:
+            own = len(messages) <= len(chat.messages) and messages[-1] is chat.messages[len(messages) - 1]
+            text = known.get((len(messages), add_generation_prompt)) if own else None
+            return render(messages, add_generation_prompt) if text is None else text
+
+        return locate_turns(render_prefix, self._closing(chat.tools), self._special_tokens, chat.messages)
+
+    def _prefixes(self, chats: Sequence[Conversation]) -> dict[int, dict[tuple[int, bool], str]]:
+        """What `turns` will ask for first, rendered in two calls: most of the time of a call is not the template's.
+
+        Best effort: where one row makes the template raise, each is rendered on its own later.
+        """
+        plain = [chat for chat in chats if not chat.tools]
+        known: dict[int, dict[tuple[int, bool], str]] = {id(chat): {} for chat in plain}
+        for generation_prompt, extra in ((True, 0), (False, 1)):
+            asked = [
+                (chat, position + extra)
+                for chat in plain
+                for position, message in enumerate(chat.messages)
+                if position and message["role"] == "assistant"
+            ]
+            try:
+                texts = (
+                    self._apply([list(chat.messages[:n]) for chat, n in asked], (), generation_prompt) if asked else []
+                )
+            except TEMPLATE_ERRORS:
+                return {}
+            for (chat, n), text in zip(asked, texts, strict=True):
+                known[id(chat)][n, generation_prompt] = text
+        return known
 
     def _closing(self, tools: tuple[dict[str, Any], ...]) -> Closing:
         """How turns close, found once without tools and once with the first that come: some have another template."""
@@ -98,58 +183,103 @@ class ChatTemplate:
             self._closings[bool(tools)] = found
         return self._closings[bool(tools)]
 
-    def _encode(self, conversation: Conversation, rendering: Rendering) -> TokenizedSample:
-        encoding = self.tokenizer(rendering.text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        input_ids = np.asarray(encoding["input_ids"], dtype=np.int32)
-        starts = token_starts(np.asarray(encoding["offset_mapping"], dtype=np.int64).reshape(-1, 2))
-        marked = self._marked(conversation, rendering, input_ids)
-        loss_mask = np.zeros(len(input_ids), dtype=np.bool_)
-        for (start, stop), end in zip(rendering.spans, rendering.ends, strict=True):
-            spoken = (starts >= start) & (starts < end) & marked
-            closing = (starts >= end) & (starts < stop)
-            if spoken.any():
-                # The model did not close a turn that was cut at a limit, so its closing token teaches nothing true.
-                loss_mask |= spoken if conversation.truncated else spoken | closing
-        return TokenizedSample(id=conversation.id, input_ids=input_ids, loss_mask=loss_mask)
+    def _encode_all(self, texts: list[str]) -> list[Any]:
+        """Encodings with offsets. The template has written all special tokens, so none are added."""
+        backend = self.tokenizer.backend_tokenizer
+        backend.no_truncation()  # some are saved with a limit
+        backend.no_padding()
+        return list(backend.encode_batch(texts, add_special_tokens=False))
 
-    def _marked(
-        self, conversation: Conversation, rendering: Rendering, input_ids: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.bool_]:
-        """Bool [T]: true where the template's generation markers allow supervision; everywhere if it has none."""
-        tools = list(conversation.tools) or None
-        everywhere = np.ones(len(input_ids), dtype=np.bool_)
+    def _sample(self, chat: Chat, rendering: Rendering, encoding: Any) -> TokenizedSample:
+        input_ids = np.array(encoding.ids, dtype=np.int32)
+        loss_mask = np.zeros(len(input_ids), dtype=np.bool_)
+        places = TokenPlaces(encoding)
+        for (start, stop), end in zip(rendering.spans, rendering.ends, strict=True):
+            first, close, after = places.first_from(start), places.first_from(end), places.first_from(stop)
+            spoken = np.zeros(close - first, dtype=np.bool_)
+            for allowed in [(start, end)] if rendering.marked is None else rendering.marked:
+                spoken[max(0, places.touching(allowed[0]) - first) : max(0, places.first_from(allowed[1]) - first)] = (
+                    True
+                )
+            if spoken.any():
+                loss_mask[first:close] = spoken
+                # The model did not close a turn that was cut at a limit, so its closing token teaches nothing true.
+                loss_mask[close:after] = not chat.truncated
+        return TokenizedSample(id=chat.id, input_ids=input_ids, loss_mask=loss_mask)
+
+    def _mark(self, chat: Conversation, renderings: list[Rendering]) -> list[Rendering]:
+        """The renderings with the spans that the template's generation markers allow; as they are if it has none."""
+        tools = list(chat.tools) or None
         template = self.tokenizer.get_chat_template(tools=tools)
-        if not rendering.verbatim or not re.search(r"\{%-?\s*generation\s*-?%\}", template):
-            return everywhere
-        marked = self.tokenizer.apply_chat_template(
-            list(conversation.messages[: rendering.last + 1]),
-            tools=tools,
-            tokenize=True,
-            return_dict=True,
+        if not re.search(r"\{%-?\s*generation\s*-?%\}", template):
+            return renderings
+        return [
+            self._marked(chat, rendering, template) if rendering.verbatim else rendering for rendering in renderings
+        ]
+
+    def _marked(self, chat: Conversation, rendering: Rendering, template: str) -> Rendering:
+        from transformers.utils.chat_template_utils import render_jinja_template  # slow to import
+
+        [text], [spans] = render_jinja_template(
+            [list(chat.messages[: rendering.last + 1])],
+            tools=list(chat.tools) or None,
+            chat_template=template,
             return_assistant_tokens_mask=True,
-            **self.template_kwargs,
+            **{**self.tokenizer.special_tokens_map, **self.template_kwargs},
         )
-        length = len(marked["input_ids"])
-        if marked["input_ids"] != input_ids[:length].tolist():
+        if not rendering.text.startswith(text):
             raise RowError("generation markers do not fit", "the template renders the same messages differently")
-        everywhere[:length] = marked["assistant_masks"]
-        return everywhere
+        return replace(
+            rendering, marked=(*((int(start), int(stop)) for start, stop in spans), (len(text), sys.maxsize))
+        )
 
     def _renderer(self, tools: tuple[dict[str, Any], ...]) -> Render:
         def render(messages: Messages, add_generation_prompt: bool) -> str:
             try:
-                text = self.tokenizer.apply_chat_template(
-                    list(messages),
-                    tools=list(tools) or None,
-                    tokenize=False,
-                    add_generation_prompt=add_generation_prompt,
-                    **self.template_kwargs,
-                )
+                return self._apply([list(messages)], tools, add_generation_prompt)[0]
             except TEMPLATE_ERRORS as error:
                 raise RowError("the chat template refuses the row", f"{type(error).__name__}: {error}") from None
-            return str(text)
 
         return render
+
+    def _apply(
+        self, chats: list[list[dict[str, Any]]], tools: tuple[dict[str, Any], ...], add_generation_prompt: bool
+    ) -> list[str]:
+        texts: list[str] = self.tokenizer.apply_chat_template(
+            chats,
+            tools=list(tools) or None,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            **self.template_kwargs,
+        )
+        return texts
+
+
+class TokenPlaces:
+    """Which token stands at a character, asked for a few characters of a long text.
+
+    A byte-level tokenizer that trims offsets gives a token of blanks the empty range where the *next* token starts;
+    it really starts where the token before it stops.
+    """
+
+    def __init__(self, encoding: Any) -> None:
+        self._encoding = encoding
+        self._tokens = range(len(encoding))
+
+    def first_from(self, char: int) -> int:
+        """The first token that starts at `char` or after it; the number of tokens if there is none."""
+        return bisect_left(self._tokens, char, key=self._start)
+
+    def touching(self, char: int) -> int:
+        """The first token of which something stands at `char` or after it."""
+        first = self.first_from(char)
+        return first - 1 if first and self._encoding.token_to_chars(first - 1)[1] > char else first
+
+    def _start(self, token: int) -> int:
+        start, stop = self._encoding.token_to_chars(token)
+        if start == stop and token:
+            return min(start, self._encoding.token_to_chars(token - 1)[1])  # type: ignore[no-any-return]
+        return start  # type: ignore[no-any-return]
 
 
 def template_sha256(tokenizer: PreTrainedTokenizerBase, template_kwargs: Mapping[str, Any]) -> str:
@@ -161,18 +291,6 @@ def template_sha256(tokenizer: PreTrainedTokenizerBase, template_kwargs: Mapping
 def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
     """Depends on everything that decides which ids a text gets."""
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
-
-
-def token_starts(offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Start characters [T] of tokens from (start, stop) offsets [T, 2].
-
-    A byte-level tokenizer that trims offsets gives a token of blanks the empty range where the *next* token starts;
-    it really starts where the token before it stops.
-    """
-    starts = offsets[:, 0].copy()
-    blank = offsets[1:, 0] == offsets[1:, 1]
-    starts[1:][blank] = np.minimum(starts[1:], offsets[:-1, 1])[blank]
-    return starts
 
 
 def num_anchors(loss_mask: npt.NDArray[np.bool_]) -> int:

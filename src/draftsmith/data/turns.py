@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from draftsmith.data.readers import RowError
+from draftsmith.data.rejection import RowError
 
 Messages = Sequence[dict[str, Any]]
 Render = Callable[[Messages, bool], str]  # (messages, add_generation_prompt) -> text; raises RowError
@@ -32,7 +32,8 @@ QUESTION = "zqQuestionProbeqz"
 class Rendering:
     """`text` as the server saw it at the turn `messages[last]`; `spans` are [start, stop) in characters, in order.
 
-    `verbatim`: the text starts with what the template renders for messages[:last + 1].
+    `verbatim`: the text starts with what the template renders for messages[:last + 1]. `marked`: spans that the
+    template's generation markers allow, None if it has none.
     """
 
     text: str
@@ -40,6 +41,7 @@ class Rendering:
     ends: tuple[int, ...]
     last: int
     verbatim: bool = True
+    marked: tuple[tuple[int, int], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,33 @@ def locate_turns(
         else:
             renderings.append(Rendering(turn.text, ((turn.start, turn.stop),), (turn.end,), position, turn.verbatim))
     return renderings[::-1]
+
+
+def locate_in_text(text: str, markers: tuple[str, str], *, cut: bool) -> Rendering:
+    """The answers of a text that is rendered already, each from its opening to its end. Raises RowError.
+
+    With `cut` the last answer need not end.
+    """
+    opening, end = markers
+    if not opening.strip() or not end.strip():
+        raise RowError("answers in a text cannot be told", "the template opens or ends them with nothing: give markers")
+    spans, ends = [], []
+    place = text.find(opening)
+    while place >= 0:
+        start = place + len(opening)
+        place, close = text.find(opening, start), text.find(end, start)
+        last = place < 0
+        if close < 0 and last and cut:
+            close = stop = len(text)
+        elif close < 0 or (not last and close > place):
+            raise RowError("no end-of-turn token", f"the answer at character {start} does not end with {end!r}")
+        else:
+            stop = close + len(end)
+        spans.append((start, stop))
+        ends.append(close)
+    if not spans:
+        raise RowError("no assistant turn", f"the text holds no {opening!r}")
+    return Rendering(text, tuple(spans), tuple(ends), last=0)
 
 
 def find_closing(render: Render, special_tokens: Sequence[str], bos_token: str | None) -> Closing:

@@ -1,23 +1,34 @@
-"""Writes a token store sample by sample into a directory aside, and puts it in place with one rename."""
+"""Writes a token store batch by batch into a directory aside, and puts it in place with one rename.
+
+What is aside survives a kill: from time to time everything is synced and the sizes are noted, and a later writer of
+the same store cuts the files back to the last note and goes on from there. Leaving the writer with an error of the
+data removes what was written, leaving it because somebody stopped it keeps that.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
-import tempfile
-from array import array
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
-from draftsmith.data.store import FORMAT, VERSION, Accounting, TokenStore, read_meta
-from draftsmith.errors import DataError
-from draftsmith.files import fsync
-from draftsmith.records import TokenizedSample
+from draftsmith.data.accounting import Accounting
+from draftsmith.data.encode import EncodedRows
+from draftsmith.data.store import FORMAT, VERSION, TokenStore, read_meta, seal
+from draftsmith.errors import DataError, Interrupted
+from draftsmith.files import Held, atomic_write, fsync, locked, sha256_file
+
+GROWING = ("tokens.bin", "mask.bin", "ids.jsonl", "lengths.bin")
+PROGRESS = "progress.json"
+STOPPED = (KeyboardInterrupt, Interrupted, SystemExit)
 
 
 def fingerprint(made_from: dict[str, Any]) -> str:
@@ -48,84 +59,140 @@ def existing_store(destination: Path, made_from: dict[str, Any]) -> TokenStore |
     raise DataError(f"{destination} already holds another store: {'; '.join(differences)}; delete it or choose another")
 
 
-class StoreWriter:
-    """Use as a context manager: leaving it without `commit` removes everything that was written."""
+@dataclass
+class _State:
+    """What stands in the files."""
 
-    def __init__(self, destination: Path) -> None:
+    num_samples: int
+    num_supervised: int
+    accounting: Accounting
+
+
+class StoreWriter:
+    """A context manager. `accounting` tells what an interrupted writer of the same store has left: go on after it.
+
+    Raises DataError if another process is writing this store, or if it cannot be written.
+    """
+
+    def __init__(self, destination: Path, made_from: dict[str, Any]) -> None:
         self.destination = destination
-        self._offsets = array("q", [0])
-        self._num_supervised = 0
-        self._vocab_size = 0
+        self._made_from = made_from
+        self._aside = destination.absolute().with_name(f".{destination.name}.partial")
+        self._files: dict[str, IO[bytes]] = {}
 
     def __enter__(self) -> StoreWriter:
-        parent = self.destination.absolute().parent
-        try:
-            parent.mkdir(parents=True, exist_ok=True)
-            self._aside = Path(tempfile.mkdtemp(prefix=f".{self.destination.name}.partial-", dir=parent))
-            self._aside.chmod(0o755)  # mkdtemp makes it private; what we publish is not
-        except OSError as error:
-            why = error.strerror or error
-            raise DataError(f"{self.destination} cannot be written: {why}; choose another place") from error
-        self._tokens = (self._aside / "tokens.bin").open("wb")
-        self._mask = (self._aside / "mask.bin").open("wb")
-        self._ids = (self._aside / "ids.jsonl").open("w", encoding="utf-8")
+        parent = self._aside.parent
+        with ExitStack() as stack:
+            try:
+                parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locked(parent / f".{self.destination.name}.lock"))
+                self._state = self._resumed() or self._fresh()
+                for name in GROWING:
+                    self._files[name] = (self._aside / name).open("ab")
+            except Held as held:
+                raise DataError(
+                    f"{self.destination} is being prepared by process {held.pid}; wait for it, or stop it and give the "
+                    "same command again"
+                ) from None
+            except OSError as error:
+                why = error.strerror or error
+                raise DataError(f"{self.destination} cannot be written: {why}; choose another place") from error
+            self._lock = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self._close()
-        except OSError:
-            if kind is None:
-                raise
-        finally:
-            shutil.rmtree(self._aside, ignore_errors=True)
-        if isinstance(error, OSError):
-            why = error.strerror or error
-            raise DataError(f"{self.destination} could not be written: {why}; nothing is left of it") from error
+        with self._lock:
+            if isinstance(error, STOPPED):
+                with contextlib.suppress(OSError):  # then the note before holds
+                    self.checkpoint()
+            for file in self._files.values():
+                with contextlib.suppress(OSError):
+                    file.close()
+            if not isinstance(error, STOPPED) or self.accounting.num_read == 0:
+                shutil.rmtree(self._aside, ignore_errors=True)
+            if isinstance(error, OSError):
+                why = error.strerror or error
+                raise DataError(f"{self.destination} could not be written: {why}; nothing is left of it") from error
 
     @property
-    def num_samples(self) -> int:
-        return len(self._offsets) - 1
+    def accounting(self) -> Accounting:
+        return self._state.accounting
 
-    def add(self, sample: TokenizedSample) -> None:
-        """Append one sample."""
-        self._tokens.write(np.ascontiguousarray(sample.input_ids, dtype="<i4").tobytes())
-        self._mask.write(np.ascontiguousarray(sample.loss_mask, dtype=np.uint8).tobytes())
-        self._ids.write(json.dumps(sample.id) + "\n")
-        self._offsets.append(self._offsets[-1] + len(sample.input_ids))
-        self._num_supervised += int(np.count_nonzero(sample.loss_mask))
+    def append(self, rows: EncodedRows) -> None:
+        """The samples of one batch, and the account of its rows."""
+        self._files["tokens.bin"].write(rows.input_ids.astype("<i4", copy=False).tobytes())
+        self._files["mask.bin"].write(rows.loss_mask.tobytes())
+        self._files["ids.jsonl"].write("".join(json.dumps(name) + "\n" for name in rows.ids).encode())
+        self._files["lengths.bin"].write(np.array(rows.lengths, dtype="<i8").tobytes())
+        state = self._state
+        state.num_samples += len(rows.lengths)
+        state.num_supervised += int(np.count_nonzero(rows.loss_mask))
+        state.accounting += rows.accounting
 
-    def commit(self, made_from: dict[str, Any], accounting: Accounting) -> TokenStore:
-        """Sync and rename into place. If an identical store has come there meanwhile, that one is used."""
-        self._close()
-        np.save(self._aside / "offsets.npy", np.frombuffer(self._offsets, dtype=np.int64))
+    def checkpoint(self) -> None:
+        """Sync everything and note how far it goes."""
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        progress = {
+            "fingerprint": fingerprint(self._made_from),
+            "num_samples": self._state.num_samples,
+            "num_supervised": self._state.num_supervised,
+            "accounting": self._state.accounting.to_json(),
+            "file_bytes": {name: file.tell() for name, file in self._files.items()},
+        }
+        atomic_write(self._aside / PROGRESS, json.dumps(progress) + "\n")
+
+    def commit(self) -> TokenStore:
+        """Sync and rename into place."""
+        for file in self._files.values():
+            file.close()
+        lengths = np.fromfile(self._aside / "lengths.bin", dtype="<i8")
+        np.save(self._aside / "offsets.npy", np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+        for name in ("lengths.bin", PROGRESS):
+            (self._aside / name).unlink(missing_ok=True)
+        content = sorted(self._aside.iterdir())
         meta = {
             "format": FORMAT,
             "version": VERSION,
-            "fingerprint": fingerprint(made_from),
-            "made_from": made_from,
-            "vocab_size": made_from["vocab_size"],
-            "num_samples": self.num_samples,
-            "num_tokens": self._offsets[-1],
-            "num_supervised": self._num_supervised,
-            "accounting": accounting.to_json(),
-            "file_bytes": {file.name: file.stat().st_size for file in sorted(self._aside.iterdir())},
+            "fingerprint": fingerprint(self._made_from),
+            "made_from": self._made_from,
+            "vocab_size": self._made_from["vocab_size"],
+            "num_samples": self._state.num_samples,
+            "num_tokens": int(lengths.sum()),
+            "num_supervised": self._state.num_supervised,
+            "accounting": self._state.accounting.to_json(),
+            "file_bytes": {file.name: file.stat().st_size for file in content},
+            "file_sha256": {file.name: sha256_file(file) for file in content},
         }
-        (self._aside / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
-        for file in [*self._aside.iterdir(), self._aside]:
-            fsync(file)
-        try:
-            os.rename(self._aside, self.destination)
-        except OSError:
-            store = existing_store(self.destination, made_from)
-            if store is None:
-                raise
-            return store
-        fsync(self.destination.absolute().parent)
+        (self._aside / "meta.json").write_text(json.dumps(seal(meta), indent=2) + "\n", encoding="utf-8")
+        for path in [*self._aside.iterdir(), self._aside]:
+            fsync(path)
+        os.rename(self._aside, self.destination)
+        fsync(self._aside.parent)
         return TokenStore.open(self.destination)
 
-    def _close(self) -> None:
-        for file in (self._tokens, self._mask, self._ids):
-            file.close()
+    def _fresh(self) -> _State:
+        """An empty directory, whatever earlier writers have left."""
+        for old in self._aside.parent.glob(f"{self._aside.name}*"):
+            shutil.rmtree(old, ignore_errors=True)
+        self._aside.mkdir()
+        return _State(0, 0, Accounting())
+
+    def _resumed(self) -> _State | None:
+        """What the last note of an interrupted writer says, the files cut back to it; None if there is none to use."""
+        try:
+            noted = json.loads((self._aside / PROGRESS).read_text(encoding="utf-8"))
+            if noted["fingerprint"] != fingerprint(self._made_from):
+                return None
+            sizes = {name: int(noted["file_bytes"][name]) for name in GROWING}
+            if any((self._aside / name).stat().st_size < size for name, size in sizes.items()):
+                return None
+            state = _State(noted["num_samples"], noted["num_supervised"], Accounting.from_json(noted["accounting"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        for name, size in sizes.items():
+            os.truncate(self._aside / name, size)
+        return state

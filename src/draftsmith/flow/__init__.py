@@ -7,6 +7,7 @@ from draftsmith.flow.accounts import FlowStats, StageStats
 from draftsmith.flow.pages import pages
 from draftsmith.flow.pipeline import Output, Pipeline, once
 from draftsmith.flow.pool import as_completed
+from draftsmith.flow.processes import process_workers
 from draftsmith.flow.verdict import Verdict, shares, slowest, verdict
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "as_completed",
     "once",
     "pages",
+    "process_workers",
     "shares",
     "slowest",
     "verdict",

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from draftsmith import data
-from draftsmith.config import TargetConfig
+from draftsmith.config import DataConfig, TargetConfig
 from draftsmith.data import AnswerAll, Sampling, ServerSettings, TokenStore
 from draftsmith.keyed import keyed_generator
 from draftsmith.observe import Progress
-from draftsmith.run.opening import settle_target
+from draftsmith.run.opening import make_store, settle_target
 from draftsmith.target import (
     generate,
     load_target,
@@ -26,28 +26,18 @@ TemplateArguments = dict[str, bool | int | str]
 
 
 def prepare(
-    source: Path,
+    sources: Sequence[str],
     destination: Path,
     target: TargetConfig,
+    settings: DataConfig,
     *,
-    max_length: int,
-    holdout: float,
-    template: TemplateArguments,
-    cut: bool,
+    seed: int,
     strict: bool,
 ) -> TokenStore:
-    """Conversations -> token store at `destination`. With `cut`, answers cut at a limit are used, without their end."""
-    with Progress(f"preparing {source}") as progress:
-        return data.prepare(
-            source,
-            destination,
-            load_tokenizer(target),
-            max_length=max_length,
-            holdout=holdout,
-            truncated="cut" if cut else "exclude",
-            strict=strict,
-            template_kwargs=template,
-            progress=lambda rows: progress.show(lambda: f"{rows:,} rows"),
+    """Sources -> token store at `destination`, as a run with these settings would make it."""
+    with Progress(f"preparing {', '.join(sources)}") as progress:
+        return make_store(
+            sources, destination, load_tokenizer(target), settings, seed=seed, strict=strict, progress=progress
         )
 
 

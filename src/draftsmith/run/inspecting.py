@@ -6,47 +6,37 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from draftsmith import data
-from draftsmith.config import BatchingConfig, TargetConfig
+from draftsmith.config import BatchingConfig, DataConfig, TargetConfig
 from draftsmith.data import TokenStore
 from draftsmith.errors import ConfigError, DataError
 from draftsmith.files import atomic_write
 from draftsmith.observe import Progress
 from draftsmith.plan import PlanSettings, build_plan
-from draftsmith.run.conversations import TemplateArguments
+from draftsmith.run.opening import make_store
 from draftsmith.target import load_tokenizer
 
 
-@dataclass(frozen=True)
-class Tokenising:
-    """How conversations become samples where there is no store yet."""
-
-    template: TemplateArguments
-    max_length: int
-    cut: bool
-
-
 def inspect(
-    source: Path,
+    source: str,
     target: TargetConfig | None,
     *,
     batching: BatchingConfig,
-    tokenising: Tokenising,
+    settings: DataConfig,
     num_rows: int,
 ) -> data.Inspection:
-    """Look at a token store, or at what would become of a file of conversations."""
+    """Look at a token store, or at what prepare would make of conversations with these settings."""
     tokenizer = None if target is None else load_tokenizer(target)
-    with _opened(source, tokenizer, tokenising) as store, Progress(f"looking at {source}") as progress:
+    with _opened(source, tokenizer, settings) as store, Progress(f"looking at {source}") as progress:
         made_with = store.meta["made_from"]["template_kwargs"]
         return data.inspect_store(
             store,
             None if tokenizer is None else data.ChatTemplate(tokenizer, made_with),
-            source=str(source),
+            source=source,
             edges=_edges(store, batching),
             num_rows=num_rows,
             progress=lambda done: progress.show(lambda: f"{done:,} of {len(store):,} samples"),
@@ -66,23 +56,18 @@ def show(found: data.Inspection, *, as_json: bool, page: Path | None) -> None:
 
 
 @contextmanager
-def _opened(source: Path, tokenizer: object, tokenising: Tokenising) -> Iterator[TokenStore]:
-    if (source / "meta.json").is_file():
-        yield TokenStore.open(source)
+def _opened(source: str, tokenizer: object, settings: DataConfig) -> Iterator[TokenStore]:
+    if (Path(source) / "meta.json").is_file():
+        store = TokenStore.open(Path(source))
+        store.verify()
+        yield store
         return
     if tokenizer is None:
         raise ConfigError(f"{source} is no token store; to inspect conversations, say for which model: --target")
     with tempfile.TemporaryDirectory() as aside:
         with Progress(f"reading {source}") as progress:
-            store = data.prepare(
-                source,
-                Path(aside) / "store",
-                tokenizer,
-                max_length=tokenising.max_length,
-                holdout=0.0,
-                truncated="cut" if tokenising.cut else "exclude",
-                template_kwargs=tokenising.template,
-                progress=lambda rows: progress.show(lambda: f"{rows:,} rows"),
+            store = make_store(
+                [source], Path(aside) / "store", tokenizer, settings, seed=0, strict=False, progress=progress
             )
         yield store
 

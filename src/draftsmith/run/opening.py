@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +17,7 @@ from transformers import __version__ as transformers_version
 from transformers.utils import logging as transformers_logging
 
 from draftsmith import data, evaluation
-from draftsmith.config import RunConfig, TargetConfig
+from draftsmith.config import DataConfig, RunConfig, TargetConfig
 from draftsmith.data import TokenStore
 from draftsmith.drafter import Drafter, make_shape
 from draftsmith.errors import ConfigError, DataError
@@ -48,6 +48,7 @@ transformers_logging.set_verbosity_error()
 PACKAGED = Path(__file__).parents[1] / "demo"
 SHIPPED_CONVERSATIONS = {name: PACKAGED / f"{name}.jsonl.gz" for name in ("demo", "tiny")}
 DEMO_CONFIG = PACKAGED / "demo.toml"
+VERIFIED_BYTES = 2 << 30  # a second or two of reading; larger stores are checked by `draftsmith inspect`
 PromptSets = dict[str, list[list[int]]]
 
 
@@ -91,24 +92,54 @@ def open_store(config: RunConfig, tokenizer: Any, run: Path) -> TokenStore:
     """The store that the configuration names, or one made from its conversations inside the run directory."""
     if config.data.store is not None:
         store = TokenStore.open(config.data.store)
+        if store.num_bytes <= VERIFIED_BYTES:
+            store.verify()
     else:
-        name = str(config.data.conversations)
-        store = data.prepare(
-            SHIPPED_CONVERSATIONS.get(name, Path(name)),
-            run / "store",
-            tokenizer,
-            max_length=config.data.max_length,
-            holdout=config.data.holdout,
-            truncated=config.data.truncated,
-            limit=config.data.limit,
-            template_kwargs=config.data.template_kwargs,
-        )
+        sources = config.data.sources or (str(config.data.conversations),)
+        with Progress(f"preparing {', '.join(sources)}") as progress:
+            store = make_store(
+                sources, run / "store", tokenizer, config.data, seed=config.seed, strict=False, progress=progress
+            )
     if len(store.train_indices) == 0:
         raise DataError(f"{store.path} has no sample to train on; lower data.holdout or add conversations")
     if config.eval.num_prompts and len(store.holdout_indices) == 0:
         raise DataError(f"{store.path} holds nothing out to measure on; raise data.holdout, or set eval.num_prompts=0")
     data.check_store(store, tokenizer)
     return store
+
+
+def make_store(
+    sources: Sequence[str],
+    destination: Path,
+    tokenizer: Any,
+    settings: DataConfig,
+    *,
+    seed: int,
+    strict: bool,
+    progress: Progress,
+) -> TokenStore:
+    """The store at `destination`, made now, or gone on with, or reused. `tiny` and `demo` are shipped sources."""
+    start = time.monotonic()
+
+    def show(rows: int, tokens: int) -> None:
+        seconds = time.monotonic() - start
+        progress.show(lambda: f"{rows:,} rows, {tokens / seconds if seconds else 0:,.0f} tokens/s")
+
+    return data.prepare(
+        [data.parse_source(str(SHIPPED_CONVERSATIONS.get(source, source))) for source in sources],
+        destination,
+        tokenizer,
+        max_length=settings.max_length,
+        holdout=settings.holdout,
+        truncated=settings.truncated,
+        limit=settings.limit,
+        strict=strict,
+        template_kwargs=settings.template_kwargs,
+        text_markers=settings.text_markers,
+        seed=seed,
+        num_workers=settings.num_workers or num_cores(),
+        progress=show,
+    )
 
 
 def say_what_was_rejected(store: TokenStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +20,7 @@ from draftsmith.errors import ConfigError, ModelError
 from draftsmith.observe import fast_dtype
 from draftsmith.target.builtin import BUILTIN_TARGETS, materialise
 from draftsmith.target.cache import PositionCache, visible
+from draftsmith.target.hub import first_line, hub_is_reachable
 from draftsmith.target.invariant import length_invariant
 from draftsmith.target.paged import paged_zeros
 
@@ -189,13 +191,15 @@ def load_target(config: TargetConfig, *, dtype: str | None = None, device: str =
     try:
         model = AutoModelForCausalLM.from_pretrained(
             path,
+            local_files_only=_only_local(path),
             dtype=DTYPES[fast_dtype(device) if precision == "auto" else precision],
             revision=config.revision,
             trust_remote_code=config.trust_remote_code,
             # Not asked for: Transformers takes SDPA where a family has it, and eager attention where it has not.
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"target {config.model!r} cannot be loaded as a causal language model: {error}") from error
+        why = _explained(path, error)
+        raise ModelError(f"target {config.model!r} cannot be loaded as a causal language model: {why}") from error
     return Target(model.to(device), layer_ids=config.layer_ids, num_taps=config.num_taps, name=config.model)
 
 
@@ -204,10 +208,14 @@ def load_tokenizer(config: TargetConfig) -> Any:
     path = resolve_target(config.model)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
-            path, revision=config.revision, trust_remote_code=config.trust_remote_code
+            path,
+            local_files_only=_only_local(path),
+            revision=config.revision,
+            trust_remote_code=config.trust_remote_code,
         )
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"no tokenizer can be loaded for target {config.model!r}: {error}") from error
+        why = _explained(path, error)
+        raise ModelError(f"no tokenizer can be loaded for target {config.model!r}: {why}") from error
     if not tokenizer.chat_template:
         raise ModelError(
             f"the tokenizer of target {config.model!r} has no chat template, so conversations cannot be rendered; "
@@ -233,9 +241,26 @@ def resolve_target(name: str) -> str:
     """A directory for a built-in name; anything else is a directory or hub name already."""
     if name in BUILTIN_TARGETS:
         return str(materialise(name))
-    if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
+    if Path(name).expanduser().is_dir():
+        return str(Path(name).expanduser())
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelError(f"target directory {name} does not exist")
-    return str(Path(name).expanduser())
+    if "/" not in name:
+        near = difflib.get_close_matches(name, BUILTIN_TARGETS, n=1)
+        hint = f"did you mean {near[0]}" if near else f"built in are {', '.join(BUILTIN_TARGETS)}"
+        raise ModelError(f"target {name!r} does not exist; {hint}? Else give a directory, or a hub name as ORG/NAME")
+    return name
+
+
+def _only_local(path: str) -> bool:
+    """Without a network, what is not here already is missed at once instead of after many attempts."""
+    return not Path(path).is_dir() and not hub_is_reachable()
+
+
+def _explained(path: str, error: Exception) -> str:
+    if _only_local(path):
+        return f"{path} is neither a directory nor in the local cache, and the hub cannot be reached; check the name"
+    return str(error) if Path(path).is_dir() else first_line(error)
 
 
 def default_layer_ids(num_layers: int, num_taps: int) -> tuple[int, ...]:
