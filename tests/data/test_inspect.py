@@ -209,8 +209,8 @@ def test_the_command_shows_a_store_and_a_file_alike(conversations: Path, tmp_pat
     assert "\x1b" not in shown.out
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     figures = []
-    for source in (tmp_path / "store", conversations):
-        done = draftsmith("inspect", source, "--target", "tiny-random", "--json")
+    for arguments in ((tmp_path / "store",), (conversations, "--target", "tiny-random")):
+        done = draftsmith("inspect", *arguments, "--json")
         assert done.code == 0, done.err
         known = json.loads(done.out)
         figures.append({key: value for key, value in known.items() if key != "source"})

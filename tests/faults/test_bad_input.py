@@ -279,7 +279,7 @@ def test_a_store_of_another_tokenizer_is_refused_although_the_sizes_agree(
     shutil.copytree(finished_run / "store", store)
     meta = json.loads((store / "meta.json").read_text(encoding="utf-8"))
     meta["made_from"]["tokenizer_sha256"] = "0" * 64
-    (store / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    (store / "meta.json").write_text(json.dumps(seal(meta)), encoding="utf-8")
     settings = [s for s in settings_of_run if not s.startswith("data.conversations")]
     config = tmp_path / "store.toml"
     lines = TINY.read_text(encoding="utf-8").splitlines()

@@ -3,7 +3,7 @@
 from draftsmith.data.accounting import Accounting
 from draftsmith.data.chat_server import ChatServer, Sampling, ServerSettings, through_server
 from draftsmith.data.collate import collate
-from draftsmith.data.inspect import Inspection, check_store, inspect_store
+from draftsmith.data.inspect import Inspection, check_store, inspect_store, tokenizer_problem
 from draftsmith.data.inspect_page import inspection_page
 from draftsmith.data.inspect_text import print_inspection
 from draftsmith.data.prepare import prepare
@@ -38,5 +38,6 @@ __all__ = [
     "regenerate",
     "template_sha256",
     "through_server",
+    "tokenizer_problem",
     "tokenizer_sha256",
 ]

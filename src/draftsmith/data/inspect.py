@@ -272,7 +272,7 @@ def _problems(store: TokenStore, found: _Found, num_checked: int) -> list[Proble
 def _notes(store: TokenStore, found: _Found, template: ChatTemplate | None, num_checked: int) -> list[str]:
     notes = []
     if template is None:
-        notes.append("no target is known: text is not shown, and ends of turns are not checked; give --target")
+        notes.append("no tokenizer is known: text is not shown, and ends of turns are not checked; give --target")
     if found.num_cut_answers:
         notes.append(f"{found.num_cut_answers:,} answers were cut at a limit and are used without their end")
     notes += [

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from draftsmith import data
-from draftsmith.config import BatchingConfig, DataConfig, TargetConfig
+from draftsmith.config import BatchingConfig, DataConfig, TargetConfig, parse_target
 from draftsmith.data import TokenStore
-from draftsmith.errors import ConfigError, DataError
+from draftsmith.errors import ConfigError, DataError, ModelError
 from draftsmith.files import atomic_write
 from draftsmith.observe import Progress
 from draftsmith.plan import PlanSettings, build_plan
@@ -32,6 +33,7 @@ def inspect(
     """Look at a token store, or at what prepare would make of conversations with these settings."""
     tokenizer = None if target is None else load_tokenizer(target)
     with _opened(source, tokenizer, settings) as store, Progress(f"looking at {source}") as progress:
+        tokenizer = _own_tokenizer(store) if tokenizer is None else tokenizer
         made_with = store.meta["made_from"]["template_kwargs"]
         return data.inspect_store(
             store,
@@ -70,6 +72,16 @@ def _opened(source: str, tokenizer: object, settings: DataConfig) -> Iterator[To
                 [source], Path(aside) / "store", tokenizer, settings, seed=0, strict=False, progress=progress
             )
         yield store
+
+
+def _own_tokenizer(store: TokenStore) -> Any:
+    """The tokenizer that the store was made with, if it is still where it was; else None."""
+    if not store.tokenizer_name:
+        return None
+    with suppress(ModelError):
+        tokenizer = load_tokenizer(parse_target(model=store.tokenizer_name))
+        return tokenizer if data.tokenizer_problem(store, tokenizer) is None else None
+    return None
 
 
 def _edges(store: TokenStore, batching: BatchingConfig) -> tuple[int, ...]:
