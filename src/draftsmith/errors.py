@@ -54,3 +54,11 @@ class Interrupted(Exception):  # noqa: N818 - not an error: nothing is lost
 
 class ExportError(DraftsmithError):
     """An exported drafter could not be written or does not read back as it was written."""
+
+
+class EngineError(DraftsmithError):
+    """An engine that we did not write did not start, died, or answered something else than it promises."""
+
+
+class EngineMissing(EngineError):  # noqa: N818 - nothing failed: there is nothing to ask
+    """An engine is not installed, or is not made for this processor."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from draftsmith.data.store import seal
 from draftsmith.drafter import Drafter
 from draftsmith.export import export_drafter
 from draftsmith.target import Target

@@ -10,11 +10,11 @@ import sys
 
 import typer
 
-from draftsmith.cli import data, observing, reporting, serving, training
+from draftsmith.cli import data, observing, reporting, serving, training, verifying
 from draftsmith.cli.app import app
 from draftsmith.errors import DraftsmithError, Interrupted
 
-__all__ = ["app", "data", "main", "observing", "reporting", "serving", "training"]
+__all__ = ["app", "data", "main", "observing", "reporting", "serving", "training", "verifying"]
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from draftsmith.evaluation.measure import measure_sets
 from draftsmith.evaluation.prompts import humaneval_prompts
 from draftsmith.evaluation.speculate import Decoded, check_fit, speculate
 from draftsmith.evaluation.speed import Speed, measure_speed
+from draftsmith.evaluation.walk import walk
 
 __all__ = [
     "Acceptance",
@@ -18,4 +19,5 @@ __all__ = [
     "measure_speed",
     "num_greedy",
     "speculate",
+    "walk",
 ]

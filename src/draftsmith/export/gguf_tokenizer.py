@@ -85,15 +85,17 @@ def tokenizer_as_gguf(tokenizer: Any, target: str, *, vocab_size: int) -> GgufTo
         tokens.append(f"[PAD{token_id}]")
         types.append(gguf.TokenType.UNUSED)
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    if not merges:  # llama.cpp refuses a vocabulary without; this one never applies, as it never occurs in text
+        special = next(iter(tokenizer.added_tokens_decoder.values())).content
+        merges = [f"{special} {special}"]
     kind = gguf.GGUFValueType
     fields: dict[str, tuple[Any, tuple[Any, ...]]] = {
         f"{PREFIX}model": ("gpt2", (kind.STRING,)),
         f"{PREFIX}pre": ("default", (kind.STRING,)),
         f"{PREFIX}tokens": (tokens, (kind.ARRAY, kind.STRING)),
         f"{PREFIX}token_type": ([int(t) for t in types], (kind.ARRAY, kind.INT32)),
+        f"{PREFIX}merges": (merges, (kind.ARRAY, kind.STRING)),
     }
-    if merges:  # a GGUF has no empty arrays
-        fields[f"{PREFIX}merges"] = (merges, (kind.ARRAY, kind.STRING))
     for role, token_id in (("bos", tokenizer.bos_token_id), ("eos", tokenizer.eos_token_id)):
         if token_id is not None:
             fields[f"{PREFIX}{role}_token_id"] = (token_id, (kind.UINT32,))

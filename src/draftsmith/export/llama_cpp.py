@@ -17,9 +17,9 @@ import numpy.typing as npt
 import torch
 
 from draftsmith.drafter import Drafter, DrafterShape
-from draftsmith.errors import ExportError
+from draftsmith.errors import ExportError, ModelError
 from draftsmith.export.directory import refuse_existing
-from draftsmith.export.gguf_tokenizer import GgufTokenizer
+from draftsmith.export.gguf_tokenizer import PREFIX, GgufTokenizer
 from draftsmith.export.tensors import check_tensors, drafter_of, expected_tensors, published_tensors
 from draftsmith.files import atomic_directory
 
@@ -91,6 +91,23 @@ def tensor_names(shape: DrafterShape) -> dict[str, str]:
             raise ExportError(f"the installed gguf package has no name for {name}; install gguf>=0.19")
         names[name] = found
     return names
+
+
+def check_target_gguf(path: Path, shape: DrafterShape) -> None:
+    """Raises ModelError naming both values if this target's GGUF is not the one that the drafter was made for."""
+    try:
+        fields = {name: f.contents() for name, f in gguf.GGUFReader(path).fields.items() if ".ggml.m" not in name}
+        kind = fields["general.architecture"]
+        found = {
+            "hidden size": (shape.hidden_size, fields[f"{kind}.embedding_length"]),
+            "number of layers": (shape.num_target_layers, fields[f"{kind}.block_count"]),
+            "vocabulary": (shape.vocab_size, len(fields[f"{PREFIX}tokens"])),
+        }
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise ExportError(f"{path} cannot be read as the GGUF of a target: {error}") from error
+    for name, (ours, theirs) in found.items():
+        if ours != theirs:
+            raise ModelError(f"the drafter was made for a target with {name} {ours}, but {path} has {theirs}")
 
 
 Stored = tuple[npt.NDArray[Any], "gguf.GGMLQuantizationType"]

@@ -8,18 +8,21 @@ from draftsmith.flow.pages import pages
 from draftsmith.flow.pipeline import Output, Pipeline, once
 from draftsmith.flow.pool import as_completed
 from draftsmith.flow.processes import process_workers
+from draftsmith.flow.program import Program, program
 from draftsmith.flow.verdict import Verdict, shares, slowest, verdict
 
 __all__ = [
     "FlowStats",
     "Output",
     "Pipeline",
+    "Program",
     "StageStats",
     "Verdict",
     "as_completed",
     "once",
     "pages",
     "process_workers",
+    "program",
     "shares",
     "slowest",
     "verdict",
