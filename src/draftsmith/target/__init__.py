@@ -8,24 +8,23 @@ from draftsmith.target.cache import PositionCache
 from draftsmith.target.feature_cache import FeatureCache, capture
 from draftsmith.target.generate import generate, prefill
 from draftsmith.target.mask_token import resolve_mask_token_id
-    CacheReader,
-    FeatureWorker,
-    Handed,
-    RecordingWorker,
+from draftsmith.target.model import (
     Target,
-    attempts_at,
     default_layer_ids,
-    feature_bytes,
     load_target,
     load_tokenizer,
     resolve_device,
     resolve_target,
+)
+from draftsmith.target.worker import (
+    CacheReader,
+    FeatureWorker,
+    Handed,
+    RecordingWorker,
+    attempts_at,
+    feature_bytes,
     samples_of,
 )
-from draftsmith.target.model import (
-from draftsmith.target.model import Target, default_layer_ids, load_target, load_tokenizer, resolve_device
-from draftsmith.target.worker import (
-from draftsmith.target.worker import CacheReader, FeatureWorker, Handed, attempts_at, feature_bytes, samples_of
 
 __all__ = [
     "CacheReader",
