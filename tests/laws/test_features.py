@@ -23,7 +23,7 @@ from draftsmith.target import (
 )
 from draftsmith.target.paged import paged_zeros
 from helpers import new_drafter, random_text
-from tolerances import ROTARY_ANGLE, SAME_NETWORK
+from tolerances import OTHER_IMPLEMENTATION, ROTARY_ANGLE, SAME_NETWORK
 
 
 def hidden_states(target: Target, input_ids: torch.Tensor) -> torch.Tensor:
@@ -64,7 +64,7 @@ def test_on_smollm2_features_equal_hidden_states_and_the_head_is_the_embedding()
     smollm2 = load_target(TargetConfig(model="smollm2-135m", dtype="float32"))
     input_ids = torch.arange(100, 112)[None]
     assert smollm2.layer_ids == (1, 8, 14, 20, 27)
-    torch.testing.assert_close(smollm2.features(input_ids), hidden_states(smollm2, input_ids), **SAME_NETWORK)
+    torch.testing.assert_close(smollm2.features(input_ids), hidden_states(smollm2, input_ids), **OTHER_IMPLEMENTATION)
     assert smollm2.head.weight is smollm2.embedding.weight
 
 
