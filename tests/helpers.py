@@ -25,6 +25,7 @@ from draftsmith.target import Target
 CONFIGS = Path(__file__).parents[1] / "configs"
 BLOCK_SIZE = 8
 MASK_TOKEN_ID = 3  # <|reserved|> of the tiny target
+QUESTION_OF_CHAT = "Continue: 3, 7, 11"  # one that the briefly trained drafter of the tests knows
 
 
 def tiny_config(*overrides: str) -> RunConfig:

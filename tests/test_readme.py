@@ -33,9 +33,9 @@ def test_commands_that_pages_show_exist_and_all_are_in_the_readme() -> None:
     shown = set()
     for page in PAGES:
         for fence in re.findall(r"```\w*\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
-            shown |= set(re.findall(r"^ *(?:\.venv/bin/)?draftsmith ([a-z]+)", fence, flags=re.MULTILINE))
+            shown |= set(re.findall(r"^ *(?:\.venv/bin/)?draftsmith ([a-z][a-z-]*)", fence, flags=re.MULTILINE))
     assert shown <= COMMANDS
-    table = set(re.findall(r"^\| `([a-z]+)` \|", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    table = set(re.findall(r"^\| `([a-z-]+)` \|", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE))
     assert table == COMMANDS
 
 

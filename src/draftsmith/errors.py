@@ -31,6 +31,10 @@ class CheckpointError(DraftsmithError):
     """A checkpoint or run directory is missing, damaged or belongs to another run."""
 
 
+class ServerError(DraftsmithError):
+    """A server that is to be measured is not there, died, or is not what it was said to be."""
+
+
 class StageError(DraftsmithError):
     """A stage of a running pipeline failed or hangs. The cause is chained; `stacks` is set where time ran out."""
 

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from stub_server import MODEL, Behaviour, StubServer, serving
 
-from draftsmith.data import ChatServer, Regenerated, Sampling, ServerSettings, prepare, regenerate, through_server
+from draftsmith.data import AnswerSettings, ChatServer, Regenerated, ServerSettings, prepare, regenerate, through_server
 from draftsmith.errors import DataError, DraftsmithError, ModelError
 from draftsmith.records import Conversation
 from helpers import Finished, chat_row, draftsmith, write_jsonl
 
 KEY = "sk-very-secret-0123"
-SHORT = Sampling(max_new_tokens=16)
+SHORT = AnswerSettings(max_new_tokens=16)
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def ask(
     destination: Path,
     conversations: Sequence[Conversation] | None = None,
     *,
-    sampling: Sampling = SHORT,
+    sampling: AnswerSettings = SHORT,
     strict: bool = False,
     **settings: Any,
 ) -> Regenerated:
@@ -253,7 +253,7 @@ def test_an_answer_that_teaches_nothing_is_counted(choice: dict[str, Any], reaso
 
 def test_sampling_settings_are_sent_and_recorded_and_draws_do_not_depend_on_the_place_of_a_row(tmp_path: Path) -> None:
     with serving() as server:
-        sampling = Sampling(max_new_tokens=9, temperature=0.7, seed=5, template_kwargs={"enable_thinking": False})
+        sampling = AnswerSettings(max_new_tokens=9, temperature=0.7, seed=5, template_kwargs={"enable_thinking": False})
         ask(server, tmp_path / "one.jsonl", rows(4), sampling=sampling)
         first = {json.dumps(body["messages"]): body["seed"] for body in server.requests}
         server.requests.clear()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from draftsmith.evaluation import num_greedy, speculate
+from draftsmith.evaluation import num_own, speculate
 from draftsmith.target import Target, generate
 from helpers import new_drafter, random_text
 
@@ -76,4 +76,4 @@ def test_plain_and_speculative_decoding_equal_generate_of_transformers(family: T
     drafter = new_drafter(family, block_size=4, num_layers=1)
     answers = [answer.tokens for answer in speculate(drafter, family, prompts, max_new_tokens=16)]
     assert answers == expected
-    assert num_greedy(family, prompts, answers) == len(prompts)
+    assert num_own(family, prompts, answers) == len(prompts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from draftsmith.config import TargetConfig
 from draftsmith.drafter import Drafter
 from draftsmith.errors import ModelError
-from draftsmith.evaluation import Decoded, acceptance_of, measure_speed, num_greedy, speculate
-from draftsmith.target import Target, generate, load_target, load_tokenizer, resolve_mask_token_id
+from draftsmith.evaluation import Decoded, acceptance_of, measure_speed, num_own, speculate
+from draftsmith.target import Sampling, Target, generate, load_target, load_tokenizer, resolve_mask_token_id
 from draftsmith.training import TrainState, train_step
 from helpers import BLOCK_SIZE, StubDrafter, feature_batch, new_drafter, tiny_config, with_shape
 
@@ -178,17 +179,17 @@ def test_acceptance_of_no_verification_is_zero_and_not_an_error() -> None:
 def test_the_proof_of_equality_counts_only_answers_that_are_greedy_at_every_position(
     target: Target, prompts: list[list[int]], answers: list[list[int]]
 ) -> None:
-    assert num_greedy(target, prompts, answers) == len(prompts)
+    assert num_own(target, prompts, answers) == len(prompts)
     for place in (0, 5, len(answers[0]) - 1):
         wrong = list(answers[0])
         wrong[place] = 4 if wrong[place] != 4 else 5
-        assert num_greedy(target, prompts, [wrong, *answers[1:]]) == len(prompts) - 1
+        assert num_own(target, prompts, [wrong, *answers[1:]]) == len(prompts) - 1
 
 
 def test_a_sampled_answer_depends_on_its_own_seed_and_not_on_its_neighbours(
     target: Target, prompts: list[list[int]]
 ) -> None:
-    settings_ = {"max_new_tokens": 12, "temperature": 1.0}
+    settings_: Any = {"max_new_tokens": 12, "sampling": Sampling(1.0)}
     together = generate(target, prompts[:3], seeds=[1, 2, 3], **settings_)
     assert generate(target, prompts[1:2], seeds=[2], **settings_) == together[1:2]
     assert generate(target, prompts[1:2], seeds=[5], **settings_) != together[1:2]
@@ -209,13 +210,15 @@ def test_an_overfitted_drafter_reaches_an_acceptance_near_the_block_size(
     assert acceptance_of([found], block_size=BLOCK_SIZE).length >= BLOCK_SIZE - 1
 
 
-def test_speed_is_measured_on_the_same_answers_and_predicts_from_their_acceptance(
+def test_speed_is_measured_on_the_same_answers_and_says_their_acceptance(
     target: Target, trained: Drafter, prompts: list[list[int]]
 ) -> None:
     speed = measure_speed(trained, target, prompts[:2], max_new_tokens=8)
     assert speed.num_timed_prompts == 2
     assert speed.speedup == speed.speculative_tokens_per_s / speed.baseline_tokens_per_s
-    assert min(speed.baseline_tokens_per_s, speed.speculative_tokens_per_s, speed.predicted_speedup) > 0
+    assert min(speed.baseline_tokens_per_s, speed.speculative_tokens_per_s) > 0
+    decoded = speculate(trained, target, prompts[:2], max_new_tokens=8)
+    assert speed.timed_acceptance_length == acceptance_of(decoded, block_size=BLOCK_SIZE).length
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ import pytest
 from journals import START, flow_record, step_line, write_run
 
 from draftsmith.report import read_run, render_report
+from draftsmith.report.answers import answers_of
+from draftsmith.report.happenings import event_lines
 from draftsmith.report.words import status_of
 from helpers import CONFIGS, draftsmith
 
@@ -126,6 +128,52 @@ def test_the_order_is_judged_once_an_epoch_is_through(tmp_path: Path) -> None:
     assert "7 of the 12 batches" in part
     whole = render_report(read_run(write_run(tmp_path / "whole", map(step_line, range(12)), events=events)))
     assert "train with this order" in whole
+
+
+def test_what_repeats_is_told_once(tmp_path: Path) -> None:
+    events = [
+        {"event": "start"},
+        *({"event": "checkpoint", "step": i} for i in range(0, 50, 10)),
+        {"event": "resume", "step": 40},
+    ]
+    lines = event_lines(read_run(write_run(tmp_path / "run", map(step_line, range(50)), events=events)))
+    assert [line.kind for line in lines] == ["start", "checkpoint", "resume"]
+    assert lines[1].facts == "5 times, steps 0 to 40"
+
+
+def test_acceptance_measured_while_training_is_found_wherever_it_stands(tmp_path: Path) -> None:
+    events = [
+        {"event": "evaluated", "step": 20, "holdout": {"free_running": 2.5, "teacher_forced": None}},
+        {"event": "evaluated", "step": 10, "free_running": 2.0, "teacher_forced": 2.4},
+        {"event": "evaluated", "free_running": 9.0},
+    ]
+    figures = figures_of(render_report(read_run(write_run(tmp_path / "run", map(step_line, range(50)), events=events))))
+    assert figures["served"] == {"x": [10, 20], "free_running": [2.0, 2.5], "teacher_forced": [2.4, None]}
+
+
+def test_an_answer_shows_which_tokens_were_accepted_drafts(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", map(step_line, range(9)))
+    example = {
+        "set": "holdout",
+        "prompt": "Count <b>",
+        "pieces": ["one", " two", " three", " four", " five"],
+        "committed": [3, 1],
+    }
+    odd = [{}, {"pieces": []}, {"pieces": ["a"], "committed": [0]}, {"pieces": "abc", "committed": [1]}, 7]
+    (run / "examples.json").write_text(json.dumps({"examples": [example, *odd]}), encoding="utf-8")
+    record = read_run(run)
+    (answer,) = answers_of(record)
+    assert [(piece.kind, piece.place) for piece in answer.pieces] == [
+        ("own", 0),
+        ("draft", 1),
+        ("draft", 2),
+        ("own", 3),
+        ("own", 1),
+    ]
+    assert answer.per_forward == 2
+    page = render_report(record)
+    assert "Count &lt;b&gt;" in page
+    assert '<span class="piece draft" title="token 2 of its verification"> three</span>' in page
 
 
 def test_a_directory_that_cannot_be_written_says_so_and_offers_another_file(

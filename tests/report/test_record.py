@@ -35,7 +35,7 @@ def test_what_is_no_run_is_refused_by_name(tmp_path: Path, kind: str) -> None:
 
 def test_a_torn_last_line_is_left_out_and_said(tmp_path: Path) -> None:
     whole = json.dumps(step_line(5))
-    for cut in range(1, len(whole)):
+    for cut in range(1, len(whole), 5):
         record = read_run(write_run(tmp_path / "run", map(step_line, range(5)), torn=whole[:cut]))
         assert len(record.steps) == 5
         assert "middle of a line" in record.remarks[0]

@@ -133,11 +133,11 @@ def regenerate(
 ) -> None:
     """Let the target itself answer the prompts: a drafter learns best from what its target really writes."""
     from draftsmith.run import conversations
-    from draftsmith.run.conversations import Sampling, ServerSettings
+    from draftsmith.run.conversations import AnswerSettings, ServerSettings
 
-    sampling = Sampling(max_new_tokens, temperature, seed, parse_template(template or []))
+    wanted = AnswerSettings(max_new_tokens, temperature, seed, parse_template(template or []))
     if server is not None:
-        settings = ServerSettings(
+        client = ServerSettings(
             server,
             target,
             api_key=os.environ.get("OPENAI_API_KEY"),
@@ -145,14 +145,14 @@ def regenerate(
             attempts=attempts,
             timeout_s=timeout,
         )
-        made = conversations.regenerate_through(source, destination, settings, sampling=sampling, strict=strict)
+        made = conversations.regenerate_through(source, destination, client, settings=wanted, strict=strict)
     else:
         made = conversations.regenerate(
             source,
             destination,
             parse_target(model=target, dtype=dtype),
             device=device,
-            sampling=sampling,
+            settings=wanted,
             batch_size=batch_size,
             strict=strict,
         )

@@ -1,7 +1,7 @@
 """Conversations in, tokens and a loss mask that can be trusted out; kept in a memory-mapped store."""
 
 from draftsmith.data.accounting import Accounting
-from draftsmith.data.chat_server import ChatServer, Sampling, ServerSettings, through_server
+from draftsmith.data.chat_server import AnswerSettings, ChatServer, ServerSettings, through_server
 from draftsmith.data.collate import collate
 from draftsmith.data.inspect import Inspection, check_store, inspect_store, tokenizer_problem
 from draftsmith.data.inspect_page import inspection_page
@@ -17,12 +17,12 @@ from draftsmith.data.template import ChatTemplate, template_sha256, tokenizer_sh
 __all__ = [
     "Accounting",
     "AnswerAll",
+    "AnswerSettings",
     "ChatServer",
     "ChatTemplate",
     "Inspection",
     "Regenerated",
     "Rejection",
-    "Sampling",
     "ServerSettings",
     "Source",
     "TokenStore",

@@ -46,7 +46,7 @@ class ServerSettings:
 
 
 @dataclass(frozen=True)
-class Sampling:
+class AnswerSettings:
     """What decides an answer. `template_kwargs` go to the server's chat template."""
 
     max_new_tokens: int
@@ -110,21 +110,21 @@ class ChatServer:
             shown = ", ".join(map(str, names[:5]))
             raise ModelError(f"{self._url} serves {shown}, not {self.settings.model}; give one of these as --target")
 
-    def complete(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling, name: str) -> Completion:
+    def complete(self, messages: Sequence[Mapping[str, Any]], wanted: AnswerSettings, name: str) -> Completion:
         """Raises RowError if the server refuses this conversation, ModelError if it cannot be used at all."""
         body: dict[str, Any] = {
             "model": self.settings.model,
             "messages": list(messages),
-            "max_tokens": sampling.max_new_tokens,
-            "temperature": sampling.temperature,
+            "max_tokens": wanted.max_new_tokens,
+            "temperature": wanted.temperature,
         }
-        if sampling.temperature > 0:
-            drawn = keyed_generator(sampling.seed, "answer", name).integers(2**31)
+        if wanted.temperature > 0:
+            drawn = keyed_generator(wanted.seed, "answer", name).integers(2**31)
             body |= {"top_p": 1.0, "seed": int(drawn)}
-        if sampling.template_kwargs:
-            body["chat_template_kwargs"] = dict(sampling.template_kwargs)
+        if wanted.template_kwargs:
+            body["chat_template_kwargs"] = dict(wanted.template_kwargs)
         try:
-            found: Completion = self._request("POST", "/chat/completions", body, _read(sampling.max_new_tokens), name)
+            found: Completion = self._request("POST", "/chat/completions", body, _read(wanted.max_new_tokens), name)
         except _NotThereError as error:
             raise ModelError(f"{error}; is {self.settings.model} its model, and does --server end in /v1?") from None
         return found
@@ -198,7 +198,7 @@ class _NotThereError(Exception):
     """The server has nothing at this address."""
 
 
-def through_server(server: ChatServer, sampling: Sampling) -> AnswerAll:
+def through_server(server: ChatServer, wanted: AnswerSettings) -> AnswerAll:
     """Answers made by a server, several conversations at a time, in the order in which they are done."""
 
     def converse(asked: Asked) -> Answered:
@@ -206,7 +206,7 @@ def through_server(server: ChatServer, sampling: Sampling) -> AnswerAll:
         while not dialogue.is_over:
             messages = dialogue.ask()
             try:
-                completion = server.complete(messages, sampling, dialogue.turn)
+                completion = server.complete(messages, wanted, dialogue.turn)
             except RowError as error:
                 return dialogue.refuse(error.reason, error.detail)
             dialogue.written.append(completion.message)

@@ -68,9 +68,11 @@ def _measured(summary: Mapping[str, Any]) -> list[str]:
         f"verifications of {found['num_prompts']} prompts ({found['length_by_response']:.2f} as a mean of answers)"
         for name, found in summary.get("sets", {}).items()
     ]
-    if "lossless" in summary:
+    if lines and summary.get("decoding", "greedy") != "greedy":
+        lines.append(f"- answers {summary['decoding']}")
+    if summary.get("lossless") is not None:
         lines.append(
-            f"- {summary['num_lossless']} of {summary['num_lossless_checked']} answers equal plain greedy decoding "
+            f"- {summary['num_lossless']} of {summary['num_lossless_checked']} answers equal those of the target alone "
             f"({summary['eval_dtype']})"
         )
     return lines

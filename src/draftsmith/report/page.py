@@ -14,18 +14,22 @@ import numpy as np
 import numpy.typing as npt
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from draftsmith.report.answers import answers_of
 from draftsmith.report.buckets import bucket_lines, padding_share
 from draftsmith.report.curves import extremes, part_edges, part_means
-from draftsmith.report.order import trained_order
+from draftsmith.report.diagnosis import Diagnosis
+from draftsmith.report.diagnosis.words import paragraph
+from draftsmith.report.explain import diagnosis_of, drawn
+from draftsmith.report.happenings import event_lines, marks, served_while_training
+from draftsmith.report.order import TrainedOrder, trained_order
 from draftsmith.report.record import UNKNOWN, RunRecord, Steps
-from draftsmith.report.stages import stage_times
+from draftsmith.report.stages import StageTimes, stage_times
 from draftsmith.report.tables import set_lines, setup_groups
 from draftsmith.report.words import acceptance_sentence, equality_sentence, status_of, tiles_of
 
 MAX_POINTS = 120_000  # beyond it, extremes stand for the rest; 5 columns of it are 3 MB of text
-MAX_EVENTS = 400
 NUM_SLOT_POINTS = 240
-SCRIPTS = ("vendor/uplot/uPlot.iife.min.js", "page/series.js", "page/charts.js", "page/main.js")
+SCRIPTS = ("vendor/uplot/uPlot.iife.min.js", "page/series.js", "page/charts.js", "page/live.js")
 STYLES = ("vendor/uplot/uPlot.min.css", "page/page.css")
 
 
@@ -33,9 +37,11 @@ def render_report(record: RunRecord, *, now: float | None = None) -> str:
     """The page as text."""
     now = time.time() if now is None else now
     status, order, times = status_of(record, now=now), trained_order(record), stage_times(record)
+    found = diagnosis_of(record)
     return render(
         "report.html",
-        payload(record),
+        payload(record, found, order, times),
+        script="main.js",
         record=record,
         status=status,
         tiles=tiles_of(record),
@@ -43,17 +49,19 @@ def render_report(record: RunRecord, *, now: float | None = None) -> str:
         equality=equality_sentence(record.summary),
         order=order,
         stages=times,
+        diagnosis=paragraph(found),
         sets=set_lines(record),
         setup=setup_groups(record),
         buckets=bucket_lines(record),
         padding=padding_share(record.steps, ~record.steps.skipped),
-        events=[_event_line(event) for event in record.events[-MAX_EVENTS:]],
+        events=event_lines(record),
+        answers=answers_of(record),
         made=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now)),
     )
 
 
-def render(template: str, figures: Mapping[str, Any], **context: Any) -> str:
-    """Fill a template of page/ and put styles, scripts and figures into it."""
+def render(template: str, figures: Mapping[str, Any], *, script: str, **context: Any) -> str:
+    """Fill a template of page/ and put styles, scripts and figures into it; `script` of page/ draws the figures."""
     environment = Environment(
         loader=PackageLoader("draftsmith.report", "page"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -62,17 +70,19 @@ def render(template: str, figures: Mapping[str, Any], **context: Any) -> str:
     packed_json = json.dumps(figures, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return environment.get_template(template).render(
         styles="\n".join(_packaged(name) for name in STYLES),
-        scripts=[_packaged(name) for name in SCRIPTS],
+        scripts=[_packaged(name) for name in (*SCRIPTS, f"page/{script}")],
         figures=packed_json,
         **context,
     )
 
 
-def payload(record: RunRecord) -> dict[str, Any]:
+def payload(
+    record: RunRecord, found: Diagnosis, order: TrainedOrder | None, times: StageTimes | None
+) -> dict[str, Any]:
     """What the plots are drawn from."""
-    steps, order, times = record.steps, trained_order(record), stage_times(record)
+    steps = record.steps
     chosen = extremes([steps.loss, steps.acceptance, steps.grad_norm], MAX_POINTS) if len(steps) else np.arange(0)
-    x = steps.x
+    x, served = steps.x, served_while_training(record)
     return {
         "num_buckets": int(steps.bucket.max(initial=UNKNOWN)) + 1,
         "x": packed(x[chosen]),
@@ -89,7 +99,13 @@ def payload(record: RunRecord) -> dict[str, Any]:
         "stages": None
         if times is None
         else {"x": plain(times.x), "parts": [{"name": s.name, "shares": plain(s.shares)} for s in times.stages]},
-        "events": [e for e in (_mark(event) for event in record.events) if e is not None][-MAX_EVENTS:],
+        "diagnosis": _plain_tree(drawn(found)),
+        "events": marks(record),
+        "served": {
+            "x": [each.step for each in served],
+            "free_running": [each.free_running for each in served],
+            "teacher_forced": plain(np.array([each.teacher_forced for each in served])),
+        },
     }
 
 
@@ -102,7 +118,14 @@ def plain(values: npt.NDArray[Any]) -> Any:
     """A small array as JSON; what is not finite becomes null."""
     if values.ndim > 1:
         return [plain(row) for row in values]
-    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values.tolist()]
+    return [float(f"{value:.7g}") if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _plain_tree(tree: Any) -> Any:
+    """Dictionaries of small arrays as JSON."""
+    if isinstance(tree, dict):
+        return {name: _plain_tree(value) for name, value in tree.items()}
+    return plain(tree) if isinstance(tree, np.ndarray) else tree
 
 
 def _by_slot(steps: Steps) -> dict[str, Any] | None:
@@ -111,29 +134,6 @@ def _by_slot(steps: Steps) -> dict[str, Any] | None:
     edges = part_edges(len(steps), NUM_SLOT_POINTS)
     curves = [part_means(steps.by_slot[:, slot], edges, steps.num_blocks) for slot in range(steps.by_slot.shape[1])]
     return {"x": plain(steps.x[edges[1:] - 1]), "slots": [plain(curve) for curve in curves]}
-
-
-def _mark(event: dict[str, Any]) -> dict[str, Any] | None:
-    """An event that has a place among the steps."""
-    step = event.get("step")
-    if isinstance(step, bool) or not isinstance(step, int | float) or event.get("event") == "end":
-        return None
-    return {"x": step, "kind": str(event.get("event", ""))}
-
-
-def _event_line(event: dict[str, Any]) -> dict[str, str]:
-    moment = event.get("time")
-    facts = {name: value for name, value in event.items() if name not in {"time", "event", "stacks"}}
-    return {
-        "time": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(moment)) if isinstance(moment, int | float) else "",
-        "kind": str(event.get("event", "")),
-        "facts": ", ".join(f"{name} {_fact(value)}" for name, value in facts.items()),
-    }
-
-
-def _fact(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 160 else f"{text[:157]}..."
 
 
 def _packaged(name: str) -> str:

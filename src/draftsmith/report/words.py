@@ -102,8 +102,9 @@ def tiles_of(record: RunRecord) -> list[Tile]:
     speedup = _number(summary.get("speedup"))
     if speedup is not None:
         tiles.append(Tile("measured speed", f"{speedup:.2f}×", "of plain decoding", "good" if speedup > 1 else ""))
-    if isinstance(summary.get("num_lossless_checked"), int):
-        equal, checked = summary.get("num_lossless", 0), summary["num_lossless_checked"]
+    checked = summary.get("num_lossless_checked")
+    if isinstance(checked, int) and checked:
+        equal = summary.get("num_lossless", 0)
         tiles.append(Tile("equal to greedy", f"{equal} / {checked}", "answers", "good" if equal == checked else "bad"))
     if len(steps):
         tiles.append(Tile("loss", f"{late_mean(steps.loss):.3f}", "mean of the last tenth"))

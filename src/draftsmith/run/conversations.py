@@ -9,18 +9,19 @@ from typing import Any
 
 from draftsmith import data
 from draftsmith.config import DataConfig, TargetConfig
-from draftsmith.data import AnswerAll, Sampling, ServerSettings, TokenStore
+from draftsmith.data import AnswerAll, AnswerSettings, ServerSettings, TokenStore
 from draftsmith.keyed import keyed_generator
 from draftsmith.observe import Progress
 from draftsmith.run.opening import make_store, settle_target
 from draftsmith.target import (
+    Sampling,
     generate,
     load_target,
     load_tokenizer,
     resolve_device,
 )
 
-__all__ = ["Sampling", "ServerSettings", "TemplateArguments", "prepare", "regenerate", "regenerate_through"]
+__all__ = ["AnswerSettings", "ServerSettings", "TemplateArguments", "prepare", "regenerate", "regenerate_through"]
 
 TemplateArguments = dict[str, bool | int | str]
 
@@ -47,7 +48,7 @@ def regenerate(
     target: TargetConfig,
     *,
     device: str,
-    sampling: Sampling,
+    settings: AnswerSettings,
     batch_size: int,
     strict: bool,
 ) -> data.Regenerated:
@@ -58,38 +59,38 @@ def regenerate(
         tokenizer, model = load_tokenizer(target), load_target(target, device=device)
 
     def answer(prompts: Sequence[Sequence[int]], names: Sequence[str]) -> list[list[int]]:
-        seeds = [int(keyed_generator(sampling.seed, "answer", name).integers(2**62)) for name in names]
-        limit = sampling.max_new_tokens
-        return generate(model, prompts, max_new_tokens=limit, temperature=sampling.temperature, seeds=seeds)
+        seeds = [int(keyed_generator(settings.seed, "answer", name).integers(2**62)) for name in names]
+        sampling = Sampling(settings.temperature)
+        return generate(model, prompts, max_new_tokens=settings.max_new_tokens, sampling=sampling, seeds=seeds)
 
     answer_all = data.in_batches(
         tokenizer,
         answer,
         eos_token_ids=model.eos_token_ids,
         batch_size=batch_size,
-        max_prompt=model.max_positions - sampling.max_new_tokens,
-        template_kwargs=sampling.template_kwargs,
+        max_prompt=model.max_length - settings.max_new_tokens,
+        template_kwargs=settings.template_kwargs,
     )
-    made_with = {**target.model_dump(include={"model", "revision", "dtype"}), **_recorded(sampling)}
+    made_with = {**target.model_dump(include={"model", "revision", "dtype"}), **_recorded(settings)}
     return _answered(source, destination, answer_all, made_with, strict=strict)
 
 
 def regenerate_through(
-    source: Path, destination: Path, settings: ServerSettings, *, sampling: Sampling, strict: bool
+    source: Path, destination: Path, server: ServerSettings, *, settings: AnswerSettings, strict: bool
 ) -> data.Regenerated:
     """A server answers every user turn of `source` into `destination`."""
-    made_with = {"through": "server", "model": settings.model, **_recorded(sampling)}
-    with data.ChatServer(settings) as server:
-        return _answered(source, destination, data.through_server(server, sampling), made_with, strict=strict)
+    made_with = {"through": "server", "model": server.model, **_recorded(settings)}
+    with data.ChatServer(server) as client:
+        return _answered(source, destination, data.through_server(client, settings), made_with, strict=strict)
 
 
-def _recorded(sampling: Sampling) -> dict[str, Any]:
+def _recorded(settings: AnswerSettings) -> dict[str, Any]:
     """Everything but the target that decides what an answer says."""
     return {
-        "max_new_tokens": sampling.max_new_tokens,
-        "temperature": sampling.temperature,
-        "seed": sampling.seed,
-        "template": dict(sampling.template_kwargs),
+        "max_new_tokens": settings.max_new_tokens,
+        "temperature": settings.temperature,
+        "seed": settings.seed,
+        "template": dict(settings.template_kwargs),
     }
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -255,19 +255,50 @@ def _capture(cache: FeatureCache, target: Target, store: TokenStore) -> None:
         return f"{done:,} of {total:,} tokens, {(done - before) / (time.monotonic() - start):,.0f} tokens/s"
 
     with Progress("reading the target's hidden states") as progress:
-        capture(cache, target, partial(data.collate, store), progress=lambda done: progress.show(lambda: line(done)))
+        capture(
+            cache,
+            target,
+            functools.partial(data.collate, store),
+            progress=lambda done: progress.show(lambda: line(done)),
+        )
 
 
 def prompt_sets(config: RunConfig, run: Path) -> PromptSets:
-    """What is measured, by name; sets without prompts are left out. The first gives the headline."""
+    """What is measured, by name; sets without prompts are left out, and one whose package is missing says so.
+
+    The first gives the headline.
+    """
     store = TokenStore.open(_store_path(config, run))
-    sets = {"holdout": [store.prompt(int(i)).tolist() for i in store.holdout_indices[: config.eval.num_prompts]]}
-    if config.eval.num_code_prompts:
+    wanted, template = config.eval, config.data.template_kwargs
+    sets = {"holdout": [store.prompt(int(i)).tolist() for i in store.holdout_indices[: wanted.num_prompts]]}
+    packaged = {
+        "humaneval": (evaluation.humaneval_prompts, wanted.num_code_prompts),
+        "gsm8k": (evaluation.gsm8k_prompts, wanted.num_math_prompts),
+    }
+    if any(num for _, num in packaged.values()) or wanted.prompts:
         tokenizer = load_tokenizer(config.target)
-        sets["humaneval"] = evaluation.humaneval_prompts(
-            tokenizer, config.eval.num_code_prompts, config.data.template_kwargs
-        )
+        for name, (read, num) in packaged.items():
+            if num:
+                sets[name] = _unless_missing(name, functools.partial(read, tokenizer, num, template))
+        for path in wanted.prompts:
+            name = path.name.split(".")[0]
+            sets[str(path) if name in sets else name] = evaluation.file_prompts(tokenizer, path, template)
     return {name: prompts for name, prompts in sets.items() if prompts}
+
+
+def skipped_sets(config: RunConfig, prompts: PromptSets) -> list[str]:
+    """Sets that were asked for and could not be read, because their package is missing."""
+    asked = {"humaneval": config.eval.num_code_prompts, "gsm8k": config.eval.num_math_prompts}
+    return [name for name, num in asked.items() if num and name not in prompts]
+
+
+def _unless_missing(name: str, read: Callable[[], list[list[int]]]) -> list[list[int]]:
+    try:
+        return read()
+    except evaluation.MissingPackage as missing:
+        with Progress(f"{name} is skipped") as progress:
+            progress.note(str(missing))
+        return []
 
 
 def _store_path(config: RunConfig, run: Path) -> Path:

@@ -2,22 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from draftsmith.errors import CheckpointError
-from draftsmith.files import atomic_write
+from draftsmith.files import atomic_write, short_hash
 from draftsmith.observe import Progress
-from draftsmith.report import read_run, render_report
+from draftsmith.report import (
+    RUN_FILES,
+    Comparison,
+    LivePage,
+    compare_runs,
+    open_server,
+    read_run,
+    render_comparison,
+    render_report,
+)
+
+__all__ = ["Comparison", "compare", "reported", "serve", "write_report"]
 
 REPORT = "report.html"
 
 
 def write_report(run: Path, destination: Path | None = None) -> Path:
     """Make the page of a run and return where it is. Raises CheckpointError if it cannot be written."""
-    path = destination or run / REPORT
-    page = render_report(read_run(run))
+    return _write(destination or run / REPORT, render_report(read_run(run)))
+
+
+def compare(runs: Sequence[Path], destination: Path) -> Comparison:
+    """Lay runs side by side on one page, and return their figures. Raises CheckpointError as above."""
+    records = [read_run(run) for run in runs]
+    _write(destination, render_comparison(records))
+    return compare_runs(records)
+
+
+def serve(run: Path, *, port: int, tell: Callable[[str], None]) -> None:
+    """Show the report of a run on 127.0.0.1, always the newest, until Ctrl-C. Raises ConfigError for a port in use."""
+    live = LivePage(lambda: render_report(read_run(run)), lambda: _fingerprint(run))
+    live.page()  # what is no run is refused before a port is taken
+    with open_server(live, port=port) as server:
+        tell(f"http://127.0.0.1:{server.server_address[1]}/")
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
+
+
+def _fingerprint(run: Path) -> str:
+    """Changes whenever a run writes."""
+    files = [(run / name).stat() for name in RUN_FILES if (run / name).is_file()]
+    return short_hash([[found.st_size, found.st_mtime_ns] for found in files])
+
+
+def _write(path: Path, page: str) -> Path:
     try:
         atomic_write(path, page)
     except OSError as error:

@@ -6,7 +6,7 @@ Layers are named by the 0-based index of the decoder block whose output is meant
 from draftsmith.target.builtin import builtin_gguf, cache_root
 from draftsmith.target.cache import PositionCache
 from draftsmith.target.feature_cache import FeatureCache, capture
-from draftsmith.target.generate import generate, prefill
+from draftsmith.target.generate import check_room, generate, prefill
 from draftsmith.target.mask_token import resolve_mask_token_id
 from draftsmith.target.model import (
     Target,
@@ -16,6 +16,7 @@ from draftsmith.target.model import (
     resolve_device,
     resolve_target,
 )
+from draftsmith.target.sampling import GREEDY, Sampling, choose, draw, most_likely, probabilities, streams
 from draftsmith.target.worker import (
     CacheReader,
     FeatureWorker,
@@ -27,25 +28,33 @@ from draftsmith.target.worker import (
 )
 
 __all__ = [
+    "GREEDY",
     "CacheReader",
     "FeatureCache",
     "FeatureWorker",
     "Handed",
     "PositionCache",
     "RecordingWorker",
+    "Sampling",
     "Target",
     "attempts_at",
     "builtin_gguf",
     "cache_root",
     "capture",
+    "check_room",
+    "choose",
     "default_layer_ids",
+    "draw",
     "feature_bytes",
     "generate",
     "load_target",
     "load_tokenizer",
+    "most_likely",
     "prefill",
+    "probabilities",
     "resolve_device",
     "resolve_mask_token_id",
     "resolve_target",
     "samples_of",
+    "streams",
 ]

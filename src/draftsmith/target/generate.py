@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from draftsmith.errors import DataError
 from draftsmith.target.cache import PositionCache
 from draftsmith.target.model import Target
+from draftsmith.target.sampling import GREEDY, Sampling, choose, streams
 
 
 def generate(
@@ -15,16 +17,16 @@ def generate(
     prompts: Sequence[Sequence[int]],
     *,
     max_new_tokens: int,
-    temperature: float = 0.0,
-    seeds: Sequence[int] | None = None,
+    sampling: Sampling = GREEDY,
+    seeds: Sequence[int] = (),
 ) -> list[list[int]]:
     """Answers to `prompts` as token ids, the end token included when the model produced it.
 
-    All prompts are decoded as one batch; callers choose batches of similar length. With `temperature` > 0 row i draws
-    from its own generator seeded by seeds[i], so an answer does not depend on its neighbours.
+    All prompts are decoded as one batch; callers choose batches of similar length. When sampling, row i draws from the
+    stream of seeds[i], so an answer does not depend on its neighbours. Raises DataError if a prompt leaves no room.
     """
     answers: list[list[int]] = [[] for _ in prompts]
-    for row, token in _tokens(target, prompts, max_new_tokens, temperature, seeds):
+    for row, token in _tokens(target, prompts, max_new_tokens, sampling, seeds):
         answers[row].append(token)
     return answers
 
@@ -44,20 +46,29 @@ def prefill(
     return logits[torch.arange(len(prompts)), place], hidden, cache
 
 
+def check_room(target: Target, prompts: Sequence[Sequence[int]], *, max_new_tokens: int) -> None:
+    """Raises DataError that names the first prompt which is empty, or too long for the target with its answer."""
+    for number, prompt in enumerate(prompts, 1):
+        if not prompt:
+            raise DataError(f"prompt {number} of {len(prompts)} is empty; there is nothing to answer")
+        if len(prompt) + max_new_tokens > target.max_length:
+            raise DataError(
+                f"prompt {number} of {len(prompts)} has {len(prompt)} tokens, which with max_new_tokens="
+                f"{max_new_tokens} is beyond the {target.max_length} that {target.name} was made for; shorten one"
+            )
+
+
 def _tokens(
-    target: Target,
-    prompts: Sequence[Sequence[int]],
-    max_new_tokens: int,
-    temperature: float,
-    seeds: Sequence[int] | None,
+    target: Target, prompts: Sequence[Sequence[int]], max_new_tokens: int, sampling: Sampling, seeds: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
+    check_room(target, prompts, max_new_tokens=max_new_tokens)
     longest = max(len(prompt) for prompt in prompts)
     logits_BV, _, cache = prefill(target, prompts, longest + max_new_tokens)
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds or []]
+    uniforms_RN = streams(sampling, seeds, "token", (len(prompts), max_new_tokens), target.device)
     rows = list(range(len(prompts)))  # the prompt that each row of the batch belongs to
     positions = [len(prompt) for prompt in prompts]
     for step in range(max_new_tokens):
-        tokens = _pick(logits_BV, temperature, [generators[row] for row in rows] if temperature > 0 else [])
+        tokens = choose(logits_BV, sampling, uniforms_RN[rows, step], whose=f"target {target.name}").tolist()
         yield from zip(rows, tokens, strict=True)
         alive = [i for i, token in enumerate(tokens) if token not in target.eos_token_ids]
         if not alive or step + 1 == max_new_tokens:
@@ -69,13 +80,3 @@ def _tokens(
         logits_B1V, _ = target.forward(ids_B1, torch.tensor(positions, device=target.device)[:, None], cache)
         logits_BV = logits_B1V[:, 0]
         positions = [position + 1 for position in positions]
-
-
-def _pick(logits_BV: torch.Tensor, temperature: float, generators: Sequence[torch.Generator]) -> list[int]:
-    if temperature <= 0:
-        return logits_BV.argmax(-1).tolist()
-    probabilities = torch.softmax(logits_BV.float() / temperature, dim=-1).cpu()
-    return [
-        int(torch.multinomial(row, 1, generator=generator))
-        for row, generator in zip(probabilities, generators, strict=True)
-    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import hashlib
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -89,9 +90,11 @@ class Target:
         return frozenset([ids] if isinstance(ids, int) else ids or [])
 
     @property
-    def max_positions(self) -> int:
-        """Tokens of prompt and answer together, at most."""
-        return int(self.config.max_position_embeddings)
+    def max_length(self) -> int:
+        """Tokens of the longest text that the model was made for, prompt and answer together."""
+        if not hasattr(self.config, "max_position_embeddings"):
+            return sys.maxsize
+        return int(self.config.max_position_embeddings or sys.maxsize)
 
     def fingerprint(self) -> str:
         """Names this model by a sample of every weight, wherever it was loaded from and whatever it is called."""

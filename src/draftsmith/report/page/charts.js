@@ -49,8 +49,8 @@ function build(chart) {
   holder.replaceChildren();
   chart.u = new uPlot({
     width, height, bands,
-    series: [{ label: overSteps ? "step" : options.xLabel || "", value: (_u, v) => (v == null ? "–" : Math.round(v).toLocaleString("en")) }, ...series],
-    scales: { x: { time: false, range: overSteps && chart.range ? () => chart.range : undefined }, y: options.y || {} },
+    series: overSteps || options.xLabel ? [{ label: options.xLabel || "step", value: (_u, v) => (v == null ? "–" : Math.round(v).toLocaleString("en")) }, ...series] : series,
+    scales: { x: { time: false, ...(overSteps && chart.range ? { range: () => chart.range } : {}), ...(options.xScale || {}) }, y: options.y || {} },
     axes: [axis({ space: 60, size: 28, ...(options.xAxis || {}) }), axis({ size: 52, ...(options.yAxis || {}) })],
     cursor: { drag: { x: overSteps, y: false, setScale: false }, sync: overSteps ? { key: "steps", setSeries: false } : undefined, points: { size: 6 } },
     legend: { live: true, ...(options.legend || {}) },
@@ -92,3 +92,29 @@ function buildWhenSeen() {
 }
 
 function buildAll() { for (const chart of charts) if (!chart.u) build(chart); }
+
+/** Start the page: theme, width and paper may change at any time. paint() colours what is no plot. */
+function paintWith(paint) {
+  const button = document.getElementById("theme"), root = document.documentElement, themes = ["auto", "light", "dark"];
+  const repaint = () => { rebuildAll(); paint(); };
+  const useTheme = (theme) => { if (theme === "auto") delete root.dataset.theme; else root.dataset.theme = theme; };
+  button.addEventListener("click", () => {
+    const next = themes[(themes.indexOf(root.dataset.theme || "auto") + 1) % themes.length];
+    useTheme(next);
+    button.textContent = `theme: ${next}`;
+    repaint();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+
+  let width = innerWidth, timer = 0, before = "auto";
+  addEventListener("resize", () => {
+    if (innerWidth === width) return;
+    width = innerWidth; clearTimeout(timer); timer = setTimeout(rebuildAll, 120);
+  });
+  addEventListener("beforeprint", () => { before = root.dataset.theme || "auto"; useTheme("light"); buildAll(); repaint(); });
+  addEventListener("afterprint", () => { useTheme(before); repaint(); });
+
+  paint();
+  buildWhenSeen();
+  root.dataset.ready = "yes";
+}

@@ -24,6 +24,15 @@
     };
   }
 
+  /** Acceptance in training as a band, and what real decoding gave where it was measured on the way. */
+  function acceptance(range, width) {
+    const made = banded(columns.acceptance, "mean")(range, width), { x: places, free_running, teacher_forced } = figures.served;
+    if (!places.length) return made;
+    made.data = uPlot.join([made.data, [places, free_running, teacher_forced]], [[0, 2, 2, 2], [0, 1, 1]]);
+    made.series.push(line("decoding, measured", color("good"), { points: { show: true, size: 7 } }), line("teacher-forced on it", color("warn"), { dash: [6, 4], points: { show: true, size: 5 } }));
+    return made;
+  }
+
   /** The loss: all steps as a band, the mean of every bucket, the mean of all. */
   function lossOf(range, width) {
     const [from, to] = span(range), edges = cuts(from, to, Math.floor(width / 3)), places = middles(x, edges);
@@ -40,11 +49,23 @@
     }
     data.push(mean);
     series.push(line("all", color("ink"), { width: K > 1 ? 1 : 1.8, alpha: K > 1 ? .45 : 1 }));
+    if (figures.diagnosis) {
+      data.push(interpolated(figures.diagnosis.trend, places));
+      series.push(line("trend", color("ink"), { width: 1.6, dash: [7, 4] }));
+    }
     return { data, series, bands: [{ series: [2, 1], fill: color("band") }], hooks: { draw: [drawEvents] } };
   }
 
+  function interpolated(curve, places) {
+    return places.map((place) => {
+      const right = Math.min(curve.x.length - 1, Math.max(1, lowerBound(curve.x, place))), left = right - 1;
+      const share = Math.min(1, Math.max(0, (place - curve.x[left]) / (curve.x[right] - curve.x[left] || 1)));
+      return curve.values[left] + (curve.values[right] - curve.values[left]) * share;
+    });
+  }
+
   function drawEvents(u) {
-    const tones = { resume: "warn", restart: "warn", skip: "bad", skipped: "bad", failed: "bad", stall: "bad", interrupted: "warn" };
+    const tones = { resume: "warn", interrupted: "warn", spike: "bad", not_finite: "bad", failed: "bad", stall: "bad", checkpoint_failed: "bad" };
     u.ctx.save();
     for (const event of figures.events) {
       if (event.x < u.scales.x.min || event.x > u.scales.x.max) continue;
@@ -89,7 +110,7 @@
   }
 
   if (x.length) {
-    plot("chart-acceptance", banded(columns.acceptance, "mean"));
+    plot("chart-acceptance", acceptance);
     plot("chart-loss", lossOf, { height: 330 });
     plot("chart-grad", banded(columns.grad_norm, "mean"), { height: 170, y: { distr: 3 } });
     plot("chart-lr", banded(columns.lr_factor, "mean"), { height: 170 });
@@ -113,6 +134,21 @@
       plot("chart-remaining", lines(places, remaining, labels, (i) => shade(i, K)), { y: { range: [0, 1] } });
     }
     stages(figures.stages);
+    if (figures.diagnosis) explained(figures.diagnosis);
+  }
+
+  /** The loss taken apart: its levels as distributions, and its spectrum. */
+  function explained({ levels, spectrum }) {
+    const shown = levels.counts.map((counts, bucket) => ({ counts, bucket })).filter(({ counts }) => counts.some((c) => c > 0));
+    plot("chart-levels", () => ({
+      data: [levels.x, ...shown.map(({ counts }) => counts)],
+      series: [{ label: "from the trend", value: (_u, v) => brief(v) }, ...shown.map(({ bucket }) => line(K > 0 ? `bucket ${bucket}` : "batches", K > 1 ? shade(bucket, K) : color("accent"),
+        { fill: faded(K > 1 ? shade(bucket, K) : color("accent"), .14), paths: uPlot.paths.stepped({ align: 0 }) }))],
+    }), { overSteps: false });
+    plot("chart-spectrum", () => ({
+      data: [spectrum.period, spectrum.power, spectrum.without],
+      series: [{ label: "period", value: (_u, v) => brief(v) }, line("all", color("accent")), line("without buckets", color("soft"), { width: 1.2 })],
+    }), { overSteps: false, xScale: { distr: 3 }, y: { distr: 3 } });
   }
 
   function stages(found) {
@@ -132,31 +168,7 @@
     }
   }
 
-  for (const swatch of document.querySelectorAll("[data-bucket]")) swatch.style.background = shade(+swatch.dataset.bucket, K);
-
-  // Theme: as the system says, unless the button says otherwise.
-  const button = document.getElementById("theme"), root = document.documentElement, themes = ["auto", "light", "dark"];
-  function repaint() {
-    rebuildAll();
+  paintWith(() => {
     for (const swatch of document.querySelectorAll("[data-bucket]")) swatch.style.background = shade(+swatch.dataset.bucket, K);
-  }
-  button.addEventListener("click", () => {
-    const next = themes[(themes.indexOf(root.dataset.theme || "auto") + 1) % 3];
-    if (next === "auto") delete root.dataset.theme; else root.dataset.theme = next;
-    button.textContent = `theme: ${next}`;
-    repaint();
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
-
-  let width = innerWidth, timer = 0;
-  addEventListener("resize", () => {
-    if (innerWidth === width) return;
-    width = innerWidth; clearTimeout(timer); timer = setTimeout(rebuildAll, 120);
-  });
-  let themeBefore;
-  addEventListener("beforeprint", () => { themeBefore = root.dataset.theme; root.dataset.theme = "light"; buildAll(); rebuildAll(); });
-  addEventListener("afterprint", () => { if (themeBefore) root.dataset.theme = themeBefore; else delete root.dataset.theme; rebuildAll(); });
-
-  buildWhenSeen();
-  root.dataset.ready = "yes";
 })();

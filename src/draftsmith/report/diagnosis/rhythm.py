@@ -1,0 +1,121 @@
+"""What comes back after a fixed number of steps, and whether the order of the buckets, or the learning rate, is why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from draftsmith.report.diagnosis.decompose import Parts, smooth
+from draftsmith.report.record import FloatArray
+
+FALSE_ALARM = 1e-5  # chance that noise alone makes a line
+MIN_REPEATS = 8
+NUM_QUARTERS = 4
+LASTING = 0.4  # amplitude of the second weakest quarter of the run, against the strongest
+EXPLAINED = 0.7
+NEIGHBOURS = 1.35  # a line is compared with the frequencies within this factor
+MIN_LENGTH = 64
+
+
+@dataclass(frozen=True)
+class Rhythm:
+    """period: in batches. strength: power over that of its neighbours. cause: "buckets", "learning rate" or ""."""
+
+    period: float
+    strength: float
+    cause: str
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Power over frequency (cycles per batch), 1 where the noise around is; with and without the buckets' effect."""
+
+    frequency: FloatArray
+    power: FloatArray
+    power_without_buckets: FloatArray
+
+
+def spectrum_of(parts: Parts) -> Spectrum:
+    """Periodograms of what is left when the trend is gone, deviations of equal size everywhere."""
+    with_buckets = _power(_without_slow((parts.effect + parts.rest) / parts.scale))
+    without = _power(_without_slow(parts.rest / parts.scale))
+    frequency = np.arange(len(with_buckets)) / (2 * (len(with_buckets) - 1))
+    return Spectrum(frequency[1:], with_buckets[1:], without[1:])
+
+
+def strongest_rhythm(parts: Parts, spectrum: Spectrum, lr_factor: FloatArray) -> Rhythm | None:
+    """The strongest line that noise would not make and that lasts, or None."""
+    num_steps = len(parts.rest)
+    if num_steps < MIN_LENGTH:
+        return None
+    without, whole = parts.rest / parts.scale, (parts.effect + parts.rest) / parts.scale
+    for power, values, cause in ((spectrum.power_without_buckets, without, ""), (spectrum.power, whole, "buckets")):
+        at, strength = _strongest(spectrum.frequency, power, num_steps)
+        frequency = float(spectrum.frequency[at])
+        if strength < np.log2(len(power) / FALSE_ALARM) or not _lasts(values, frequency):
+            continue
+        if not cause and _follows(lr_factor, frequency):
+            cause = "learning rate"
+        if cause == "buckets":
+            explained = 1 - _near(spectrum.power_without_buckets, at) / _near(spectrum.power, at)
+            if explained < EXPLAINED:
+                continue
+        return Rhythm(1 / frequency, strength, cause)
+    return None
+
+
+def _without_slow(values: FloatArray) -> FloatArray:
+    """Without what takes longer than a rhythm may: the running mean over two of the longest periods."""
+    width = max(3, 2 * len(values) // MIN_REPEATS) | 1
+    padded = np.pad(np.clip(values, -8, 8), width // 2, mode="reflect")
+    return np.asarray(np.clip(values, -8, 8) - smooth(padded, width))
+
+
+def _lasts(values: FloatArray, frequency: float) -> bool:
+    """Whether a rhythm is there all along, and is not one event that a spectrum spreads over all time."""
+    turning = _without_slow(values) * np.exp(-2j * np.pi * frequency * np.arange(len(values)))
+    amplitudes = sorted(abs(part.mean()) for part in np.array_split(turning, NUM_QUARTERS))
+    return bool(amplitudes[1] > LASTING * amplitudes[-1])
+
+
+def _power(values: FloatArray) -> FloatArray:
+    window = np.hanning(len(values))
+    return np.asarray(np.abs(np.fft.rfft((values - values.mean()) * window)) ** 2 / (window**2).sum())
+
+
+def _strongest(frequency: FloatArray, power: FloatArray, num_steps: int) -> tuple[int, float]:
+    """Index and strength of the frequency that stands out most; those with too few repeats do not count."""
+    first = int(np.searchsorted(frequency, MIN_REPEATS / num_steps))
+    strength = power / background(frequency, power)
+    at = first + int(np.argmax(strength[first:]))
+    return at, float(strength[at])
+
+
+def background(frequency: FloatArray, power: FloatArray) -> FloatArray:
+    """Median power near every frequency, on a scale of factors: noise with memory has more of it at low ones."""
+    num_bands = max(1, int(np.log(frequency[-1] / frequency[0]) / np.log(NEIGHBOURS)))
+    edges = np.unique(np.geomspace(1, len(power) + 1, num_bands + 1).astype(np.int64)) - 1
+    merged = [0]
+    for edge in edges[1:].tolist():
+        if edge - merged[-1] >= 40 or edge == edges[-1]:
+            merged.append(edge)
+    middles = [np.sqrt(frequency[a] * frequency[b - 1]) for a, b in pairwise(merged)]
+    medians = [max(float(np.median(power[a:b])), 1e-300) for a, b in pairwise(merged)]
+    return np.asarray(np.exp(np.interp(np.log(frequency), np.log(middles), np.log(medians))))
+
+
+def _near(power: FloatArray, at: int) -> float:
+    return float(power[max(0, at - 2) : at + 3].sum())
+
+
+def _follows(lr_factor: FloatArray, frequency: float) -> bool:
+    """Whether the learning rate swings with this frequency."""
+    if not np.isfinite(lr_factor).all() or float(np.ptp(lr_factor)) < 1e-3:
+        return False
+    slope = lr_factor - np.linspace(lr_factor[0], lr_factor[-1], len(lr_factor))
+    power = _power(slope / max(float(np.std(slope)), 1e-12))[1:]
+    places = np.arange(1, len(power) + 1) / (2 * len(power))
+    at = int(np.argmin(np.abs(places - frequency)))
+    return bool(_near(power, at) > 0.2 * power.sum())

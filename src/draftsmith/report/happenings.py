@@ -1,0 +1,106 @@
+"""Events of a run: marks on the axis of steps, lines of a table in which what repeats is told once, and acceptance that
+was measured while training."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from draftsmith.report.record import RunRecord
+
+MANY = 4  # events of one kind in a row, from which on they share a line
+MAX_MARKS = 400
+TOLD_ELSEWHERE = {"time", "event", "stacks"}
+
+
+@dataclass(frozen=True)
+class EventLine:
+    """One line of the table."""
+
+    time: str
+    kind: str
+    facts: str
+
+
+@dataclass(frozen=True)
+class Served:
+    """Acceptance of real decoding, measured while training; NaN where it was not recorded."""
+
+    step: float
+    free_running: float
+    teacher_forced: float
+
+
+def event_lines(record: RunRecord) -> list[EventLine]:
+    """The table of events."""
+    return [_line(group) for group in _groups(record.events)]
+
+
+def marks(record: RunRecord) -> list[dict[str, Any]]:
+    """Events that have a place among the steps; the rarest kinds first, if there are too many."""
+    found = [
+        {"x": event["step"], "kind": str(event.get("event", ""))}
+        for event in record.events
+        if _is_number(event.get("step")) and event.get("event") != "end"
+    ]
+    kinds = [mark["kind"] for mark in found]
+    return sorted(found, key=lambda mark: kinds.count(mark["kind"]))[:MAX_MARKS]
+
+
+def served_while_training(record: RunRecord) -> list[Served]:
+    """Every measurement with its step, in order; wherever in an event its figures stand."""
+    found = []
+    for event in record.events:
+        for figures in _dictionaries(event):
+            if _is_number(figures.get("free_running")) and _is_number(event.get("step")):
+                forced = figures.get("teacher_forced")
+                value = float(forced) if isinstance(forced, int | float) else math.nan
+                found.append(Served(float(event["step"]), float(figures["free_running"]), value))
+                break
+    return sorted(found, key=lambda served: served.step)
+
+
+def _groups(events: tuple[dict[str, Any], ...]) -> Iterator[list[dict[str, Any]]]:
+    """Events one by one, or together where many of one kind follow each other."""
+    start = 0
+    for stop in range(1, len(events) + 1):
+        if stop < len(events) and events[stop].get("event") == events[start].get("event"):
+            continue
+        alike = list(events[start:stop])
+        if len(alike) >= MANY:
+            yield alike
+        else:
+            yield from ([event] for event in alike)
+        start = stop
+
+
+def _line(group: list[dict[str, Any]]) -> EventLine:
+    first, kind = group[0], str(group[0].get("event", ""))
+    moment = first.get("time")
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(moment)) if _is_number(moment) else ""
+    if len(group) == 1:
+        facts = {name: value for name, value in first.items() if name not in TOLD_ELSEWHERE}
+        return EventLine(when, kind, ", ".join(f"{name} {_fact(value)}" for name, value in facts.items()))
+    steps = [event["step"] for event in group if _is_number(event.get("step"))]
+    where = f", steps {min(steps):,} to {max(steps):,}" if steps else ""
+    return EventLine(when, kind, f"{len(group):,} times{where}")
+
+
+def _dictionaries(value: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield value
+    for inner in value.values():
+        if isinstance(inner, dict):
+            yield from _dictionaries(inner)
+
+
+def _fact(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 160 else f"{text[:157]}..."
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
