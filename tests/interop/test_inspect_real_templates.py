@@ -37,8 +37,8 @@ def rows(name: str) -> list[Conversation]:
 def test_what_prepare_makes_is_not_refused(name: str, tmp_path: Path) -> None:
     assert FOLDER is not None
     tokenizer = byte_tokenizer((FOLDER / f"{name}.jinja").read_text(encoding="utf-8"))
-    store = prepare(rows(name), tmp_path / "store", tokenizer, max_length=4096, holdout=0.0)
-    found = inspect_store(store, ChatTemplate(tokenizer), source=name, edges=[4096])
+    store = prepare(rows(name), tmp_path / "store", tokenizer, max_length=16384, holdout=0.0)
+    found = inspect_store(store, ChatTemplate(tokenizer), source=name, edges=[16384])
     assert store.accounting.num_kept >= 3
     assert (found.problems, found.notes) == ((), ())
 
@@ -51,7 +51,7 @@ def test_what_is_rendered_twice_is_refused(name: str, tmp_path: Path) -> None:
     text = str(tokenizer.apply_chat_template(list(first.messages), tools=list(first.tools) or None, tokenize=False))
     messages = ({"role": "user", "content": text}, {"role": "assistant", "content": "Hello."})
     store = prepare(
-        [Conversation("c", messages, first.tools)], tmp_path / "store", tokenizer, max_length=4096, holdout=0.0
+        [Conversation("c", messages, first.tools)], tmp_path / "store", tokenizer, max_length=16384, holdout=0.0
     )
-    found = inspect_store(store, ChatTemplate(tokenizer), source=name, edges=[4096])
+    found = inspect_store(store, ChatTemplate(tokenizer), source=name, edges=[16384])
     assert [problem.kind for problem in found.problems] == ["template applied twice"]

@@ -71,10 +71,10 @@ def _doubled_texts(template: ChatTemplate, text: str, start: int, end_text: str)
     special = tuple(token.content for token in template.tokenizer.added_tokens_decoder.values())
     bos = template.tokenizer.bos_token
     opener = next((piece for piece in pieces(text, special)[1::2] if piece != bos), None)
-    starts = [mark for mark in (bos, opener) if mark]
+    starts = [bos, opener, opener and text[: text.index(opener) + len(opener)]]
     headers = [_header(text[: text.index(QUESTION)], special), _header(text[:start], special)]
     inside = "a message begins with the template's own opening of a turn"
-    found = [(inside, header + mark) for header in headers if header for mark in starts]
+    found = [(inside, header + mark) for header in headers if header for mark in starts if mark]
     if bos:
         found.append(("the begin-of-text token stands twice", bos + bos))
     if end_text.strip():
