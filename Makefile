@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test long browser check format clean
+.PHONY: demo test long chaos browser check format clean
 
 demo: .venv/demo.stamp
 	$(BIN)/draftsmith demo
@@ -11,6 +11,9 @@ demo: .venv/demo.stamp
 test: .venv/dev.stamp
 	$(BIN)/python -m pytest
 
+# Kills, signals and corruptions by the dozen: 15 to 30 minutes. CHAOS_SEED=n chooses other moments.
+chaos: .venv/dev.stamp
+	$(BIN)/python -m pytest -m long tests/faults
 long: .venv/dev.stamp
 	$(BIN)/python -m pytest -m long
 

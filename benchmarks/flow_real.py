@@ -30,7 +30,7 @@ from draftsmith.data import TokenStore
 from draftsmith.flow import FlowStats, shares, verdict
 from draftsmith.plan.tables import text_table
 from draftsmith.records import BatchSpec, FeatureBatch
-from draftsmith.run.opening import features_on_disk, new_drafter, open_store, planned, set_up
+from draftsmith.run.opening import features_on_disk, new_drafter, open_store, planned, plans_of, set_up
 from draftsmith.streams import FeatureStream, Topology, feature_stream, num_cores, topology
 from draftsmith.target import FeatureCache, Target, load_target, load_tokenizer, resolve_device
 from draftsmith.training import TrainState, train_step
@@ -88,10 +88,10 @@ def opened(config: RunConfig, num_batches: int) -> Iterator[Bench]:
     tokenizer, target = load_tokenizer(config.target), load_target(config.target, device=where.drafter_device)
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(config, tokenizer, Path(directory))
-        specs = list(itertools.islice(planned(config, store), num_batches))
         cache = features_on_disk(config, store, target)
         drafter = new_drafter(config, target, tokenizer, store)
         state = TrainState.create(drafter, config, store.tokens_seen("train"))
+        specs = list(itertools.islice(planned(config, store, plans_of(config, store), state), num_batches))
         yield Bench(config, where, store, target, cache, specs, state)
 
 

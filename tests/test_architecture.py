@@ -29,8 +29,9 @@ LEVELS = {
     "errors": 0,
     "files": 0,
     "keyed": 0,
+    "redaction": 0,
 }
-ONLY = {"cli": {"run", "config", "errors"}, "flow": {"errors"}}
+ONLY = {"cli": {"run", "config", "errors", "redaction"}, "flow": {"errors"}}
 
 
 def room_of(path: Path) -> str:

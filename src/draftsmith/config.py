@@ -121,6 +121,9 @@ class DrafterConfig(Section):
     init: Literal["normal", "pass-last-tap"] = Field(
         default="normal", description="pass-last-tap: fc starts by passing the last tapped layer through."
     )
+    weights: Path | None = Field(
+        default=None, description="Start from the weights of this checkpoint; the same as `train --from`."
+    )
     attention: Literal["auto", "dense", "flex"] = Field(
         default="auto", description="Mask in training: dense, or flex (CUDA only); auto takes flex where it can."
     )
@@ -153,6 +156,9 @@ class TrainConfig(Section):
     num_negatives: int = Field(default=2048, ge=0, description="Random rows of the sampled head.")
     negatives_every: int = Field(default=4, ge=1, description="Steps between two draws of the random rows.")
     head_chunk: int = Field(default=4096, ge=1, description="Positions per chunk of the language-model head.")
+    skip_spikes: bool = Field(
+        default=False, description="Skip a step whose loss is more than 6 sigma above the last 128; noted in any case."
+    )
 
     @model_validator(mode="after")
     def _one_budget(self) -> TrainConfig:
@@ -188,6 +194,15 @@ class FlowConfig(Section):
     watchdog_s: float = Field(default=600.0, gt=0, description="Stop and say who hangs when nothing moves for so long.")
 
 
+class CheckpointConfig(Section):
+    """When training is saved, and what is kept. The last step is always saved."""
+
+    every_steps: int = Field(default=0, ge=0, description="Optimiser steps between two checkpoints; 0: not by steps.")
+    every_minutes: float = Field(default=5.0, ge=0, description="Minutes between two checkpoints; 0: not by time.")
+    keep_last: int = Field(default=2, ge=2, description="Newest checkpoints to keep.")
+    keep_best: int = Field(default=1, ge=0, description="Best checkpoints to keep besides, by measured acceptance.")
+
+
 class EvalConfig(Section):
     """What is measured after training."""
 
@@ -214,6 +229,23 @@ class EvalConfig(Section):
         default="float32", description="Precision of the lossless check; in bf16, near ties differ between kernels."
     )
     speed_dtype: Precision = Field(default="auto", description="Precision of timed decoding.")
+    every_steps: int = Field(default=0, ge=0, description="Steps between two measurements during training; 0: none.")
+    num_during: int = Field(default=16, ge=1, description="Held-out prompts that are measured during training.")
+    patience: int | None = Field(
+        default=None, ge=1, description="Stop when so many measurements in a row were no better than the best."
+    )
+    export: Literal["last", "best"] = Field(
+        default="last", description="Which weights become drafter/: of the last step, or of the best measured one."
+    )
+
+    @model_validator(mode="after")
+    def _measured_during_training(self) -> EvalConfig:
+        for name, wanted in (("eval.patience", self.patience is not None), ("eval.export=best", self.export == "best")):
+            if wanted and not self.every_steps:
+                raise ValueError(f"{name} needs measurements during training; set eval.every_steps")
+        if self.every_steps and not self.num_prompts:
+            raise ValueError("eval.every_steps measures held-out prompts, but eval.num_prompts is 0; raise it")
+        return self
 
     @field_validator("prompts", mode="before")
     @classmethod
@@ -249,7 +281,14 @@ class RunConfig(Section):
     drafter: DrafterConfig = DrafterConfig()
     train: TrainConfig
     flow: FlowConfig = FlowConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
+
+    @model_validator(mode="after")
+    def _best_is_kept(self) -> RunConfig:
+        if self.eval.export == "best" and not self.checkpoint.keep_best:
+            raise ValueError("eval.export=best needs the best checkpoint; set checkpoint.keep_best to 1 or more")
+        return self
 
 
 def load_config(path: Path, overrides: list[str] | None = None) -> RunConfig:

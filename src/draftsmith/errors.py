@@ -31,6 +31,10 @@ class CheckpointError(DraftsmithError):
     """A checkpoint or run directory is missing, damaged or belongs to another run."""
 
 
+class DivergedError(DraftsmithError):
+    """Step after step gave a loss or gradient that is not finite."""
+
+
 class ServerError(DraftsmithError):
     """A server that is to be measured is not there, died, or is not what it was said to be."""
 

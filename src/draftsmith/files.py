@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 MANIFEST = "MANIFEST.json"
+LEFTOVER = re.compile(r"\..+\.(tmp|old|partial)-[a-z0-9_]{8}")  # what mkdtemp and mkstemp make of our prefixes
 
 
 @contextmanager
@@ -55,8 +57,9 @@ def atomic_write(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         os.chmod(aside, 0o644)
         os.replace(aside, path)
+        fsync(path.parent)
     except BaseException:
-        os.unlink(aside)
+        Path(aside).unlink(missing_ok=True)
         raise
 
 
@@ -74,6 +77,26 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         os.unlink(aside)
         raise
+
+
+def sweep(directory: Path) -> list[str]:
+    """Remove what a killed process left half-written in `directory`, and name it. Only its owner may do so."""
+    found = (
+        [path for path in sorted(directory.iterdir()) if LEFTOVER.fullmatch(path.name)] if directory.is_dir() else []
+    )
+    for path in found:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    return [path.name for path in found]
+
+
+def remove_directory(directory: Path) -> None:
+    """Remove a directory so that a kill on the way leaves no half of it under its name."""
+    retired = Path(tempfile.mkdtemp(prefix=f".{directory.name}.old-", dir=directory.parent))
+    os.rename(directory, retired / "old")
+    shutil.rmtree(retired)
 
 
 def sha256_file(path: Path) -> str:

@@ -19,7 +19,7 @@ from draftsmith.data.store import seal
 from draftsmith.drafter import Drafter
 from draftsmith.export import export_drafter
 from draftsmith.target import Target
-from draftsmith.training import save_checkpoint
+from draftsmith.training import Saver, TrainState
 from helpers import CONFIGS, Finished, chat_row, draftsmith, new_drafter, write_jsonl
 
 TINY = CONFIGS / "tiny-cpu.toml"
@@ -338,12 +338,14 @@ def test_one_odd_row_is_counted_and_does_not_end_the_rest(row: dict[str, Any], t
 def test_a_second_signal_while_saving_does_not_lose_what_was_trained(
     settings_of_run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def impatient(run: Path, drafter: Drafter, state: dict[str, Any]) -> Path:
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
-        return save_checkpoint(run, drafter, state)
+    original = Saver.save_now
 
-    monkeypatch.setattr("draftsmith.run.training.save_checkpoint", impatient)
+    def impatient(self: Saver, state: TrainState) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        original(self, state)
+
+    monkeypatch.setattr(Saver, "save_now", impatient)
     done = draftsmith("train", TINY, *settings_of_run, f"run.dir={tmp_path / 'run'}")
     assert done.code == 130, done.err
     assert "what was trained is in" in done.err

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-import draftsmith.run.training as run_module
+import draftsmith.run.loop as loop_module
 from draftsmith.data import collate
 from draftsmith.errors import ConfigError, ModelError
 from draftsmith.records import Batch, BatchSpec
@@ -155,7 +155,7 @@ def test_P12_hidden_states_that_are_not_finite_twice_stop_the_run_with_sample_la
 def test_P10_a_target_that_hangs_is_named_and_its_stack_is_on_disk(
     train: Callable[..., tuple[Finished, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    released, report = threading.Event(), run_module._journal_stall
+    released, report = threading.Event(), loop_module._journal_stall
 
     def stuck_here(self: FeatureWorker, batch: Batch) -> Handed:
         if batch.spec.seq == 2:
@@ -167,7 +167,7 @@ def test_P10_a_target_that_hangs_is_named_and_its_stack_is_on_disk(
         released.set()
 
     with_calls(monkeypatch, stuck_here)
-    monkeypatch.setattr(run_module, "_journal_stall", report_and_release)
+    monkeypatch.setattr(loop_module, "_journal_stall", report_and_release)
     done, run = train("flow.watchdog_s=1.5")
     assert done.code == 2
     assert "stage target, worker 0, item 2 (batch 2 of epoch 0, samples" in done.err
@@ -200,7 +200,7 @@ def test_who_is_slow_is_in_summary_metrics_and_progress(
 ) -> None:
     shown: list[str] = []
     monkeypatch.setattr(
-        run_module.Progress, "show", lambda _self, text: shown.append(text if isinstance(text, str) else text())
+        loop_module.Progress, "show", lambda _self, text: shown.append(text if isinstance(text, str) else text())
     )
     finished = train(TWO, "train.max_steps=20")
     flow = summary_of(finished)["flow"]
@@ -352,7 +352,7 @@ def test_P10_training_that_hangs_in_a_call_ends_the_process_and_says_which_stage
 import time
 import draftsmith.flow.pipeline, draftsmith.run.training
 draftsmith.flow.pipeline.AFTER_STALL_S = 0.3
-draftsmith.run.training.train_step = lambda *_arguments, **_settings: time.sleep(60)
+draftsmith.run.loop.train_step = lambda *_arguments, **_settings: time.sleep(60)
 from draftsmith.cli import main
 main()
 """

@@ -45,7 +45,7 @@ def test_a_step_counts_blocks_and_real_tokens(target: Target, item: FeatureBatch
     metrics = train_step(state, item, target, config, progress=0.5)
     assert metrics.num_blocks == 5 + 5 + 0  # the third row has one supervised token: no block
     assert metrics.num_tokens == 30 + 20 + 11
-    assert (state.step, state.num_anchors, state.num_context_tokens, state.num_skipped) == (1, 10, 61, 0)
+    assert (state.step, state.num_anchors, state.num_context_tokens, state.guards.num_skipped) == (1, 10, 61, 0)
     assert len(metrics.accuracy_by_slot) == state.drafter.shape.block_size - 1
     assert 1 <= metrics.acceptance <= state.drafter.shape.block_size
 
@@ -79,7 +79,7 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_count(
     broken = dataclasses.replace(item, target_hidden=torch.full_like(item.target_hidden, value))
     metrics = train_step(state, broken, target, config, progress=0.5)
     assert metrics.skipped
-    assert state.num_skipped == 1
+    assert state.guards.num_skipped == 1
     assert params_sha256(state.drafter) == before
     assert not train_step(state, item, target, config, progress=0.5).skipped
 
@@ -161,7 +161,7 @@ def test_accumulated_batches_give_the_step_of_one_batch_whatever_they_weigh(targ
             part = slice(start, start + width)
             item = feature_batch(target, rows[part], prompts[part])
             train_step(state, item, target, config, progress=0.5)
-        assert (state.step, state.num_pending) == (1, 0)
+        assert (state.step, state.pending.num_batches) == (1, 0)
         drafters.append(drafter)
     for whole, parts in zip(*(drafter.parameters() for drafter in drafters), strict=True):
         torch.testing.assert_close(whole, parts, **ACCUMULATED)
@@ -175,7 +175,7 @@ def test_what_the_last_batches_leave_pending_is_applied(target: Target, item: Fe
     before = params_sha256(drafter)
     finish_step(state, config)
     assert params_sha256(drafter) != before
-    assert (state.step, state.num_pending) == (1, 0)
+    assert (state.step, state.pending.num_batches) == (1, 0)
     after = params_sha256(drafter)
     finish_step(state, config)
     assert (state.step, params_sha256(drafter)) == (1, after)

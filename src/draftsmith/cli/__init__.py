@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import signal
 import sys
+import traceback
 
 import typer
 
 from draftsmith.cli import data, observing, reporting, serving, training, verifying
 from draftsmith.cli.app import app
 from draftsmith.errors import DraftsmithError, Interrupted
+from draftsmith.redaction import redacted
 
 __all__ = ["app", "data", "main", "observing", "reporting", "serving", "training", "verifying"]
 
@@ -34,6 +36,9 @@ def main() -> None:
         if stop.code == 130:  # what Typer makes of Ctrl-C
             _fail("stopped; nothing half-written is left behind", 130)
         raise
+    except Exception:  # a bug: it keeps its traceback, but no credential
+        typer.echo(redacted(traceback.format_exc()), err=True)
+        sys.exit(1)
 
 
 def _on_sigterm(_number: int, _frame: object) -> None:
@@ -42,5 +47,5 @@ def _on_sigterm(_number: int, _frame: object) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    typer.echo(f"draftsmith: {message}", err=True)
+    typer.echo(redacted(f"draftsmith: {message}"), err=True)
     sys.exit(code)

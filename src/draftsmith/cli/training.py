@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -25,18 +26,48 @@ def demo(
 
 @app.command()
 def train(
-    config: Annotated[Path, typer.Argument(help="TOML file; see configs/.")],
+    config: Annotated[Path, typer.Argument(help="TOML file; see configs/. Or the directory of a run to go on with.")],
     overrides: Overrides = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show settings and plan; load no weights.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in run.dir; without it a new one may begin there.")
+    ] = False,
+    weights: Annotated[
+        Path | None, typer.Option("--from", help="Checkpoint or run directory whose weights a new run starts from.")
+    ] = None,
 ) -> None:
-    """Train a drafter as a configuration says, then measure and export it."""
+    """Train a drafter as a configuration says, then measure and export it; go on with an unfinished run in run.dir."""
     from draftsmith.run import planning, training
 
-    settings = load_config(config, overrides)
+    settings = load_config(*_what_to_train(config, list(overrides or []), weights))
     if dry_run:
         typer.echo(planning.dry_run(settings))
         return
-    print_summary(training.train(settings, name=config.stem))
+    print_summary(training.train(settings, name=config.stem, resume=resume))
+
+
+def _what_to_train(config: Path, overrides: list[str], weights: Path | None) -> tuple[Path, list[str]]:
+    """The TOML file and overrides that a run directory and --from stand for."""
+    if weights is not None:
+        overrides.append(f"drafter.weights={json.dumps(str(weights.absolute()))}")
+    if config.is_dir():
+        overrides.append(f"run.dir={json.dumps(str(config))}")
+        config = config / "config.toml"
+    return config, overrides
+
+
+@app.command()
+def checkpoints(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON instead of a table.")] = False,
+) -> None:
+    """List the checkpoints of a run and verify each; exit code 1 if one of them is damaged."""
+    from draftsmith.run.checkpoints import list_checkpoints, print_checkpoints
+
+    listed = list_checkpoints(run_dir)
+    print_checkpoints(listed, as_json=as_json)
+    if any(each.problem for each in listed):
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -4,6 +4,7 @@ Knows nothing about models and needs the standard library only. The contract is 
 """
 
 from draftsmith.flow.accounts import FlowStats, StageStats
+from draftsmith.flow.background import Background, Outcome
 from draftsmith.flow.pages import pages
 from draftsmith.flow.pipeline import Output, Pipeline, once
 from draftsmith.flow.pool import as_completed
@@ -12,7 +13,9 @@ from draftsmith.flow.program import Program, program
 from draftsmith.flow.verdict import Verdict, shares, slowest, verdict
 
 __all__ = [
+    "Background",
     "FlowStats",
+    "Outcome",
     "Output",
     "Pipeline",
     "Program",

@@ -1,15 +1,17 @@
-"""Append-only JSON lines: each is written whole and handed to the system at once, so a kill loses none before it."""
+"""What a run says as JSON lines: metrics of every step, events, and which samples each step trained on."""
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
+
+from draftsmith.observe.lines import LineLog
+from draftsmith.redaction import redacted
 
 
 class Listener(Protocol):
@@ -21,22 +23,43 @@ class Listener(Protocol):
 
 
 class Journal:
-    """metrics.jsonl and events.jsonl of a run directory."""
+    """metrics.jsonl, events.jsonl and samples.jsonl of a run directory.
 
-    def __init__(self, run: Path) -> None:
-        self._metrics = (run / "metrics.jsonl").open("a", encoding="utf-8")
-        self._events = (run / "events.jsonl").open("a", encoding="utf-8")
+    `keep_bytes`: the lengths that metrics and samples had when the checkpoint was taken from which training goes on.
+    """
+
+    def __init__(self, run: Path, *, keep_bytes: Mapping[str, int] | None = None) -> None:
+        kept = keep_bytes or {}
+        self._metrics = LineLog(run / "metrics.jsonl", keep_bytes=kept.get("metrics.jsonl"))
+        self._samples = LineLog(run / "samples.jsonl", keep_bytes=kept.get("samples.jsonl"))
+        self._events = LineLog(run / "events.jsonl")
         self._listeners: list[Listener] = []
 
     def metrics(self, **values: Any) -> None:
-        row = self._write(self._metrics, values)
+        row = _stamped(values)
+        self._metrics.append(row)
         for listener in self._listeners:
             listener.metrics(row)
 
     def event(self, kind: str, **values: Any) -> None:
-        row = self._write(self._events, {"event": kind, **values})
+        row = _stamped({"event": kind, **values})
+        self._events.append(row)
         for listener in self._listeners:
             listener.event(row)
+
+    def trained(self, *, step: int, epoch: int, seq: int, samples: tuple[int, ...]) -> None:
+        """Note that a batch becomes part of a step. Nothing but the plan decides these lines: no time, no figures."""
+        self._samples.append({"step": step, "epoch": epoch, "seq": seq, "samples": samples})
+
+    @property
+    def num_bytes(self) -> dict[str, int]:
+        """Lengths for `keep_bytes`."""
+        return {log.path.name: log.num_bytes for log in (self._metrics, self._samples)}
+
+    def sync(self) -> None:
+        """Wait until metrics and samples are on disk. Raises OSError if they cannot be."""
+        self._metrics.sync()
+        self._samples.sync()
 
     @contextmanager
     def heard_by(self, listener: Listener) -> Iterator[None]:
@@ -53,21 +76,23 @@ class Journal:
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        self._metrics.close()
-        self._events.close()
-
-    @staticmethod
-    def _write(file: Any, values: dict[str, Any]) -> dict[str, Any]:
-        row = {"time": round(time.time(), 3), **{name: _finite(value) for name, value in values.items()}}
-        file.write(json.dumps(row, allow_nan=False) + "\n")
-        file.flush()
-        return row
+        with ExitStack() as stack:  # each is closed, whatever closing another one raises
+            for log in (self._metrics, self._samples, self._events):
+                stack.callback(log.close)
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no NaN; a reader should still see what happened."""
+def _stamped(values: dict[str, Any]) -> dict[str, Any]:
+    return {"time": round(time.time(), 3), **{name: _writable(value) for name, value in values.items()}}
+
+
+def _writable(value: Any) -> Any:
+    """JSON has no NaN, but a reader should still see what happened; credentials are nobody's business."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, str):
+        return redacted(value)
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [_writable(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _writable(item) for name, item in value.items()}
     return value

@@ -16,6 +16,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self.is_urgent = False  # a second one came
         self._is_shielded = False
         self._before: dict[int, object] = {}
 
@@ -41,5 +42,6 @@ class StopRequest:
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         first = self.received is None
         self.received = self.received or number
+        self.is_urgent = not first
         if not first and not self._is_shielded:
             raise KeyboardInterrupt

@@ -43,6 +43,8 @@ class Tally:
     def metrics(self, row: Row) -> None:
         """One line of metrics.jsonl."""
         self._phase = "training"
+        if "loss" not in row:  # a measurement between two steps
+            return
         self._newest = row
         loss, acceptance = _number(row, "loss"), _number(row, "acceptance")
         if loss is not None:

@@ -12,7 +12,7 @@ from draftsmith.evaluation import check_fit
 from draftsmith.export import EMBEDDING, FORMATS, HEAD, LAYOUTS, Verifier, export_drafter, model_card
 from draftsmith.run.directory import read_json
 from draftsmith.target import Target, builtin_gguf, load_target, load_tokenizer
-from draftsmith.training import load_checkpoint, params_sha256
+from draftsmith.training import load_checkpoint, open_checkpoint, params_sha256, step_directory
 
 # What summary.json says of a drafter's quality; it holds only for the very weights that were measured.
 FIGURES = ("sets", "lossless", "num_lossless", "num_lossless_checked")
@@ -21,7 +21,7 @@ FIGURES = ("sets", "lossless", "num_lossless", "num_lossless_checked")
 def export(
     run: Path, destination: Path, *, format: str = "hf", dtype: str | None = None, target_gguf: Path | None = None
 ) -> Path:
-    """Export the newest checkpoint of a run to `destination`, which must not exist.
+    """Export the newest checkpoint of a run, or the best with eval.export=best, to `destination`, which must not exist.
 
     dtype and target_gguf (where the tokenizer is taken from) belong to the format gguf alone.
     """
@@ -32,6 +32,8 @@ def export(
     drafter, _, _ = load_checkpoint(run)
     config = load_config(run / "config.toml")
     summary = read_json(run / "summary.json")
+    if config.eval.export == "best":
+        drafter = open_checkpoint(step_directory(run, int(summary["exported_step"]))).drafter()
     if summary.get("params_sha256") != params_sha256(drafter):
         summary = {key: value for key, value in summary.items() if key not in FIGURES}
     card = card_of(drafter.shape, summary, config, format=format)

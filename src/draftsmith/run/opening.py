@@ -40,6 +40,7 @@ from draftsmith.target import (
     resolve_device,
     resolve_mask_token_id,
 )
+from draftsmith.training import TrainState
 
 # Bars and notes of the library would tear our one line of progress.
 transformers_logging.disable_progress_bar()
@@ -150,6 +151,14 @@ def say_what_was_rejected(store: TokenStore) -> None:
             progress.note("; ".join(reasons))
 
 
+Plans = Callable[[int], EpochPlan]
+
+
+def plans_of(config: RunConfig, store: TokenStore) -> Plans:
+    """The plan of an epoch; the last two are remembered, because training is in one while the target is in the next."""
+    return functools.lru_cache(maxsize=2)(lambda epoch: plan_epoch(config, store, epoch=epoch))
+
+
 def plan_epoch(config: RunConfig, store: TokenStore, *, epoch: int) -> EpochPlan:
     settings = PlanSettings(**config.batching.model_dump())
     if settings.batching == "packed":
@@ -157,21 +166,27 @@ def plan_epoch(config: RunConfig, store: TokenStore, *, epoch: int) -> EpochPlan
     return build_plan(store.lengths[store.train_indices], settings, seed=config.seed, epoch=epoch)
 
 
-def specs_of(plan: EpochPlan, store: TokenStore) -> Iterator[BatchSpec]:
-    """Planned batches with the store's own sample numbers."""
-    for planned in plan:
+def specs_of(plan: EpochPlan, store: TokenStore, *, start: int = 0) -> Iterator[BatchSpec]:
+    """Planned batches from step `start` on, with the store's own sample numbers."""
+    for planned in plan.from_step(start):
         samples = tuple(store.train_indices[planned.samples].tolist())
         yield BatchSpec(
             planned.seq, planned.epoch, planned.bucket, samples, planned.padded_length, num_batches=plan.num_batches
         )
 
 
-def planned(config: RunConfig, store: TokenStore) -> Iterator[BatchSpec]:
-    """Batches of epoch after epoch, no more than the budget asks for."""
-    epochs = itertools.count() if config.train.epochs is None else range(config.train.epochs)
-    specs = (spec for epoch in epochs for spec in specs_of(plan_epoch(config, store, epoch=epoch), store))
+def planned(config: RunConfig, store: TokenStore, plans: Plans, state: TrainState) -> Iterator[BatchSpec]:
+    """Batches of epoch after epoch from where `state` stands, no more than the budget asks for."""
+    last = config.train.epochs
+    epochs = itertools.count(state.epoch) if last is None else range(state.epoch, last)
+    starts = itertools.chain([state.seq], itertools.repeat(0))
+    specs = (
+        spec
+        for epoch, start in zip(epochs, starts, strict=False)
+        for spec in specs_of(plans(epoch), store, start=start)
+    )
     max_steps = config.train.max_steps
-    return itertools.islice(specs, None if max_steps is None else max_steps * config.train.grad_accum)
+    return itertools.islice(specs, None if max_steps is None else (max_steps - state.step) * config.train.grad_accum)
 
 
 def check_something_is_left(config: RunConfig, store: TokenStore, plan: EpochPlan) -> None:

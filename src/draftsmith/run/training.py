@@ -1,24 +1,24 @@
-"""train(): the way from a configuration to a trained, measured, exported drafter."""
+"""train(): the way from a configuration to a trained, measured, exported drafter; begun, or gone on with."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import gc
-import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from draftsmith.config import RunConfig, TrainConfig
-from draftsmith.data import TokenStore
-from draftsmith.drafter import mask_builder
-from draftsmith.errors import Interrupted, StageError
+from draftsmith.config import RunConfig
+from draftsmith.drafter import Drafter, mask_builder
+from draftsmith.errors import CheckpointError, DraftsmithError, Interrupted, StageError
 from draftsmith.export import export_drafter, model_card
-from draftsmith.flow import FlowStats, slowest
+from draftsmith.flow import Background
 from draftsmith.observe import Journal, Progress, StopRequest
-from draftsmith.run.directory import create_run, discarded_on_failure, write_json
+from draftsmith.run.contract import contract_of
+from draftsmith.run.directory import Claim, as_settled_before, claimed, discarded_on_failure, write_json, write_settings
+from draftsmith.run.loop import learn, spent
 from draftsmith.run.measuring import evaluate
 from draftsmith.run.opening import (
     check_something_is_left,
@@ -26,157 +26,165 @@ from draftsmith.run.opening import (
     new_drafter,
     open_store,
     place,
-    plan_epoch,
-    planned,
+    plans_of,
     prompt_sets,
     say_what_was_rejected,
     set_up,
 )
 from draftsmith.run.reporting import reported
-from draftsmith.streams import Topology, feature_stream
-from draftsmith.target import (
-    FeatureCache,
-    Target,
-    load_target,
-    load_tokenizer,
-)
-from draftsmith.training import (
-    StepMetrics,
-    TrainState,
-    finish_step,
-    params_sha256,
-    save_checkpoint,
-    train_step,
-)
-
-FLOW_EVERY = 10  # steps between two reports on the flow in metrics.jsonl
+from draftsmith.run.resuming import Begun, begin, facts_of
+from draftsmith.run.workplace import Workplace
+from draftsmith.target import load_target, load_tokenizer
+from draftsmith.training import Saver, TrainState, best_steps, open_checkpoint, params_sha256, step_directory
 
 
-def train(config: RunConfig, *, name: str) -> dict[str, Any]:
-    """Train, save, export, measure; returns what summary.json holds. Raises Interrupted if a signal ended it early."""
-    config = set_up(config)
-    run = create_run(config, name)
-    with discarded_on_failure(run):
-        with Progress(f"loading {config.target.model} and its conversations"):
-            tokenizer = load_tokenizer(config.target)
-            where = place(config)
-            target = load_target(config.target, device=where.drafter_device)
-            store = open_store(config, tokenizer, run)
-        say_what_was_rejected(store)
-        drafter = new_drafter(config, target, tokenizer, store)
-        mask_builder(config.drafter.attention, target.device)  # refuses now what would fail at the first step
-        seen = np.union1d(store.tokens_seen("train"), list(tokenizer.added_tokens_decoder))
-        state = TrainState.create(drafter, config, seen)
-        prompts = prompt_sets(config, run)
-        first_plan = plan_epoch(config, store, epoch=0)
-        check_something_is_left(config, store, first_plan)
-        cache = features_on_disk(config, store, target)
-    with reported(run), Journal(run) as journal:
-        journal.event(
-            "start",
-            plan_sha256=first_plan.sha256,
-            store=store.fingerprint,
-            target=target.fingerprint(),
-            num_truncated=first_plan.num_truncated,
-            num_dropped=first_plan.num_dropped,
-            bucket_edges=first_plan.edges,
-            bucket_batches=first_plan.counts,
-            rows=store.accounting.to_json(),
-        )
-        with StopRequest() as stop:
-            start, flow = time.monotonic(), {}
-            try:
-                flow = _learn(state, config, store, target, cache, where, journal, stop)
-            except StageError as error:
-                journal.event("failed", stage=error.stage, worker=error.worker, item=error.item, error=str(error))
-                raise
-            finally:  # whatever ended it, what was trained is kept
-                with stop.shielded():
-                    summary = _keep(state, config, run, time.monotonic() - start, flow)
-        if stop.received is not None:
-            journal.event("interrupted", signal=stop.received, step=state.step)
-            raise Interrupted(stop.received, f"what was trained is in {run}")
-        del cache, target, state
-        gc.collect()  # parts of the pipeline refer to each other, and to hidden states whose room is needed now
-        summary |= evaluate(run, config, prompts)
-        journal.event("end", step=summary["train_steps"])
+def train(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, Any]:
+    """Train, save, export, measure; returns what summary.json holds. Raises Interrupted if a signal ended it early.
+
+    A run directory that holds an unfinished run is gone on with; `resume` insists on that.
+    """
+    config = set_up(as_settled_before(config))
+    with claimed(config, name, resume=resume) as claim:
+        with discarded_on_failure(claim):
+            changed = write_settings(claim.run, config)
+            work, state = _open(claim, config)
+            begun = begin(claim, state, work)
+        with reported(claim.run), Journal(claim.run, keep_bytes=begun.keep_bytes) as journal:
+            _say_how_it_begins(journal, claim, work, state, begun, changed)
+            with StopRequest() as stop:
+                summary = _train(work, state, begun, journal, stop)
+            if stop.received is not None:
+                journal.event("interrupted", signal=stop.received, step=state.step)
+                raise Interrupted(stop.received, f"what was trained is in {claim.run}; train with --resume goes on")
+            prompts = work.prompts
+            del work, state
+            gc.collect()  # parts of the pipeline refer to each other, and to hidden states whose room is needed now
+            summary = evaluate(claim.run, config, prompts)
+            journal.event("end", step=summary["train_steps"])
+        summary |= {"finished": True}  # the very last thing: whatever a kill cut off before is done again
+        write_json(claim.run / "summary.json", summary)
     return summary
 
 
-def _learn(
-    state: TrainState,
-    config: RunConfig,
-    store: TokenStore,
-    target: Target,
-    cache: FeatureCache | None,
-    where: Topology,
-    journal: Journal,
-    stop: StopRequest,
-) -> dict[str, Any]:
-    """Train until the budget is spent or a signal arrives; returns who was slow, for summary.json."""
-    start = time.monotonic()
-    specs = planned(config, store)
-    on_stall = functools.partial(_journal_stall, journal)
-    with (
-        feature_stream(specs, config, store, target, cache, where=where, on_stall=on_stall) as stream,
-        Progress("training") as progress,
-    ):
-        for item in stream:
-            spec, seconds = item.batch.spec, time.monotonic() - start
-            share = _progress(config.train, state.step, seconds, spec.epochs)
-            if share >= 1 or stop.received is not None:
-                break
-            metrics = train_step(state, item, target, config, progress=share)
-            del item  # its memory is free before the next one is asked for
-            flow = {"flow": stream.summary()} if state.step % FLOW_EVERY == 0 else {}
-            place = {"epoch": spec.epoch, "seq": spec.seq, "bucket": spec.bucket, "num_slots": spec.num_slots}
-            journal.metrics(**place, **dataclasses.asdict(metrics), **flow)
-            progress.show(lambda m=metrics, s=seconds, done=share: _progress_line(m, s, done, stream.stats()))  # type: ignore[misc]
-        finish_step(state, config)
-        return stream.summary()
+def _open(claim: Claim, config: RunConfig) -> tuple[Workplace, TrainState]:
+    """Load and check everything; what would fail at the first step fails here."""
+    with Progress(f"loading {config.target.model} and its conversations"):
+        tokenizer = load_tokenizer(config.target)
+        where = place(config)
+        target = load_target(config.target, device=where.drafter_device)
+        store = open_store(config, tokenizer, claim.run)
+    say_what_was_rejected(store)
+    drafter = new_drafter(config, target, tokenizer, store)
+    mask_builder(config.drafter.attention, target.device)
+    seen = np.union1d(store.tokens_seen("train"), list(tokenizer.added_tokens_decoder))
+    prompts, plans = prompt_sets(config, claim.run), plans_of(config, store)
+    check_something_is_left(config, store, plans(0))
+    work = Workplace(
+        run=claim.run,
+        config=config,
+        store=store,
+        plans=plans,
+        target=target,
+        cache=features_on_disk(config, store, target),
+        where=where,
+        prompts=prompts,
+        contract=contract_of(config, store, target, drafter),
+    )
+    return work, TrainState.create(drafter, config, seen)
 
 
-def _journal_stall(journal: Journal, error: StageError) -> None:
+def _say_how_it_begins(
+    journal: Journal, claim: Claim, work: Workplace, state: TrainState, begun: Begun, changed: list[str]
+) -> None:
+    if claim.swept:
+        journal.event("swept", leftovers=claim.swept)
+    for problem in begun.problems:
+        journal.event("corrupt_checkpoint", problem=problem)
+    if begun.is_saved:
+        epochs = state.epoch + state.seq / work.plans(state.epoch).num_batches
+        share = spent(work.config.train, state, epochs)
+        found = {"step": begun.step, "progress": round(share, 6), "restored_s": round(begun.restored_s, 3)}
+        journal.event("resume", **found, environment_changed=changed)
+        with Progress(f"{claim.run}: going on after step {begun.step:,}") as progress:
+            for problem in begun.problems:
+                progress.note(f"a newer checkpoint was damaged and set aside: {problem}")
+            if changed:
+                progress.note(f"results may differ in their last bits: {'; '.join(changed)}")
+        return
+    plan = work.plans(0)
     journal.event(
-        "stall", stage=error.stage, worker=error.worker, item=error.item, error=str(error), stacks=error.stacks
+        "start",
+        plan_sha256=plan.sha256,
+        store=work.store.fingerprint,
+        target=work.target.fingerprint(),
+        weights_from=None if begun.weights_from is None else str(begun.weights_from),
+        num_truncated=plan.num_truncated,
+        num_dropped=plan.num_dropped,
+        bucket_edges=plan.edges,
+        bucket_batches=plan.counts,
+        rows=work.store.accounting.to_json(),
     )
 
 
-def _progress(budget: TrainConfig, step: int, seconds: float, epochs: float) -> float:
-    """How much of the budget is spent, from 0 to 1. A budget of minutes follows the clock, the others do not."""
-    if budget.minutes is not None:
-        return seconds / (60 * budget.minutes)
-    if budget.max_steps is not None:
-        return step / budget.max_steps
-    assert budget.epochs is not None
-    return epochs / budget.epochs
+def _train(work: Workplace, state: TrainState, begun: Begun, journal: Journal, stop: StopRequest) -> dict[str, Any]:
+    """Train and keep what was trained, whatever ends it, unless a second signal does: that one is in a hurry."""
+    with Background("checkpoint") as background, Progress("training") as progress:
+        saver = Saver(
+            work.run,
+            work.config.checkpoint,
+            background,
+            journal,
+            facts=functools.partial(facts_of, plans=work.plans, contract=work.contract),
+            alarm=progress.note,
+            resumed_step=begun.step if begun.is_saved else None,
+        )
+        try:
+            flow = learn(work, state, saver, journal, stop, progress)
+        except DraftsmithError as error:  # raised between two steps; anything else may have left half a step
+            with stop.shielded(), suppress(CheckpointError):  # what failed first is what people should read
+                _keep(state, work.config, work.run, saver, {})
+            _say_what_failed(journal, error)
+            raise
+        with stop.shielded():
+            return _keep(state, work.config, work.run, saver, flow)
 
 
-def _progress_line(metrics: StepMetrics, seconds: float, share: float, stats: FlowStats) -> str:
-    left = seconds / share - seconds if share > 0 else 0.0
-    return (
-        f"{share:4.0%}  step {metrics.step:,}  loss {metrics.loss:.3f}  "
-        f"accepted in training {metrics.acceptance:.2f}  {left:.0f} s left  slowest: {slowest(stats)}"
-    )
+def _say_what_failed(journal: Journal, error: DraftsmithError) -> None:
+    where = {"stage": error.stage, "worker": error.worker, "item": error.item} if isinstance(error, StageError) else {}
+    journal.event("failed", **where, error=str(error))
 
 
-def _keep(
-    state: TrainState, config: RunConfig, run: Path, train_seconds: float, flow: dict[str, Any]
-) -> dict[str, Any]:
+def _keep(state: TrainState, config: RunConfig, run: Path, saver: Saver, flow: dict[str, Any]) -> dict[str, Any]:
     """Save and export what was trained, and write the first half of summary.json."""
+    saver.save_now(state)
+    drafter, exported_step = _to_export(state, config, run)
     summary = {
         "target": config.target.model,
         "seed": config.seed,
-        "train_seconds": round(train_seconds, 3),
+        "train_seconds": round(state.seconds, 3),
         "train_steps": state.step,
         "train_context_tokens": state.num_context_tokens,
         "num_anchors_trained": state.num_anchors,
-        "num_skipped_steps": state.num_skipped,
-        "params_sha256": params_sha256(state.drafter),
+        "num_skipped_steps": state.guards.num_skipped,
+        "num_loss_spikes": state.guards.num_spikes,
+        "checkpoint_blocked_s": round(saver.blocked_s, 3),
+        "exported_step": exported_step,
+        "held_out_acceptance": {str(step): length for step, length in sorted(state.acceptance.items())},
+        "params_sha256": params_sha256(drafter),
         "drafter": str(run / "drafter"),
         "flow": flow,
     }
-    save_checkpoint(run, state.drafter, {"step": state.step, **summary})
-    export_drafter(state.drafter, run / "drafter", card=model_card(state.drafter.shape, summary))
+    export_drafter(drafter, run / "drafter", card=model_card(drafter.shape, summary), replace=True)
     write_json(run / "summary.json", summary)
     return summary
+
+
+def _to_export(state: TrainState, config: RunConfig, run: Path) -> tuple[Drafter, int]:
+    """The drafter that is exported, and of which step it is.
+
+    Raises CheckpointError if the best one is asked for and its checkpoint is not whole.
+    """
+    best = best_steps(state.acceptance)[0] if state.acceptance else state.step
+    if config.eval.export == "last" or best == state.step:
+        return state.drafter, state.step
+    return open_checkpoint(step_directory(run, best)).drafter(), best

@@ -8,28 +8,59 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from draftsmith.config import RunConfig
+from draftsmith.config import RunConfig, TrainConfig
 from draftsmith.drafter import Drafter, draw_blocks, mask_builder, slot_weights
-from draftsmith.records import FeatureBatch
+from draftsmith.records import BatchSpec, FeatureBatch
 from draftsmith.target import Target
+from draftsmith.training.guards import Guards
 from draftsmith.training.head import TrainingHead, head_for_step
 from draftsmith.training.loss import LossParts, block_loss
 from draftsmith.training.optimizer import lr_factor, make_optimizers, set_lr
 
 
 @dataclass
+class Pending:
+    """Batches whose gradients are added up and not yet applied; epoch, seq: the batch after them.
+
+    No checkpoint holds any: it stands between two steps.
+    """
+
+    num_batches: int = 0
+    epoch: int = 0
+    seq: int = 0
+    numerator: float = 0.0
+    weight: float = 0.0
+    num_anchors: int = 0
+    num_context_tokens: int = 0
+
+    @property
+    def loss(self) -> float:
+        return self.numerator / max(self.weight, 1e-9)
+
+
+@dataclass
 class TrainState:
-    """What a step reads and changes. Parameters are fp32 masters; compute precision is the step's business."""
+    """What a step reads and changes. Parameters are fp32 masters; compute precision is the step's business.
+
+    epoch, seq: the batch that the next step begins with, seq being the number of batches of an epoch at its end. Counts
+    and place are those of whole steps; `pending` has the rest. seconds: of training so far, for a budget of minutes.
+    acceptance: as measured on held-out prompts, by step. is_torn: an update was begun and has not ended, so that the
+    weights belong to no step.
+    """
 
     drafter: Drafter
     optimizers: list[torch.optim.Optimizer]
     seen: npt.NDArray[np.int64] | None
     step: int = 0
+    epoch: int = 0
+    seq: int = 0
     num_anchors: int = 0
     num_context_tokens: int = 0
-    num_skipped: int = 0
-    num_pending: int = 0  # batches whose gradients are added up and not yet applied
-    pending_weight: float = 0.0
+    seconds: float = 0.0
+    acceptance: dict[int, float] = field(default_factory=dict)
+    is_torn: bool = False
+    guards: Guards = field(default_factory=Guards)
+    pending: Pending = field(default_factory=Pending)
     head: tuple[int, TrainingHead] | None = field(default=None, repr=False)
 
     @staticmethod
@@ -52,6 +83,7 @@ class StepMetrics:
     num_blocks: int
     num_tokens: int
     skipped: bool
+    spike: bool = False
 
 
 def train_step(
@@ -61,7 +93,7 @@ def train_step(
 
     Gradients of numerators are added up and divided by the summed denominators, so a token weighs the same in
     whichever batch it stands. `progress` in [0, 1] sets the learning rate. A step whose loss or gradient is not finite
-    changes nothing but the count of skipped steps.
+    changes nothing but the count of skipped steps; with `train.skip_spikes` neither does one whose loss is a spike.
     """
     batch, drafter = item.batch, state.drafter
     blocks = draw_blocks(
@@ -95,40 +127,71 @@ def train_step(
             chunk=config.train.head_chunk,
         )
     parts.numerator.backward()  # type: ignore[no-untyped-call]
-    state.num_pending += 1
-    state.pending_weight += float(parts.denominator)
+    num_tokens = int(batch.attention_mask.sum())
+    _add_to(state.pending, batch.spec, parts, num_anchors=blocks.num_blocks, num_tokens=num_tokens)
     factor = lr_factor(progress, warmup=config.train.warmup, min_lr=config.train.min_lr)
-    grad_norm, skipped = 0.0, False
-    if state.num_pending == config.train.grad_accum:
-        grad_norm, skipped = _update(state, config.train.clip_norm, factor)
-        state.step += 1
-    state.num_anchors += blocks.num_blocks
-    state.num_context_tokens += int(batch.attention_mask.sum())
-    return _metrics(state, parts, blocks.num_blocks, grad_norm, factor, int(batch.attention_mask.sum()), skipped)
+    applied = _Applied()
+    if state.pending.num_batches == config.train.grad_accum:
+        applied = _apply(state, config.train, factor)
+    return StepMetrics(
+        step=state.step,
+        loss=float(parts.numerator.detach() / parts.denominator.clamp(min=1e-9)),
+        acceptance=float(parts.accepted) / max(blocks.num_blocks, 1),
+        accuracy_by_slot=tuple((parts.num_correct[1:] / parts.num_trained[1:].clamp(min=1)).tolist()),
+        grad_norm=applied.grad_norm,
+        lr_factor=factor,
+        num_blocks=blocks.num_blocks,
+        num_tokens=num_tokens,
+        skipped=applied.skipped,
+        spike=applied.spike,
+    )
 
 
 def finish_step(state: TrainState, config: RunConfig) -> None:
     """Apply what the last batches of training left pending, fewer than `train.grad_accum` of them; else nothing."""
-    if state.num_pending:
-        _update(state, config.train.clip_norm, lr_factor(1.0, warmup=config.train.warmup, min_lr=config.train.min_lr))
-        state.step += 1
+    if state.pending.num_batches:
+        _apply(state, config.train, lr_factor(1.0, warmup=config.train.warmup, min_lr=config.train.min_lr))
 
 
-def _update(state: TrainState, clip_norm: float, factor: float) -> tuple[float, bool]:
+@dataclass(frozen=True)
+class _Applied:
+    """What became of the gradients of a step."""
+
+    grad_norm: float = 0.0
+    skipped: bool = False
+    spike: bool = False
+
+
+def _add_to(pending: Pending, spec: BatchSpec, parts: LossParts, *, num_anchors: int, num_tokens: int) -> None:
+    pending.num_batches += 1
+    pending.epoch, pending.seq = spec.epoch, spec.seq + 1
+    pending.numerator += float(parts.numerator.detach())
+    pending.weight += float(parts.denominator)
+    pending.num_anchors += num_anchors
+    pending.num_context_tokens += num_tokens
+
+
+def _apply(state: TrainState, config: TrainConfig, factor: float) -> _Applied:
+    """Clip and update with the gradients that were added up, unless the guards object."""
     for parameter in state.drafter.parameters():
         if parameter.grad is not None:
-            parameter.grad /= max(state.pending_weight, 1e-9)
-    grad_norm = float(torch.nn.utils.clip_grad_norm_(state.drafter.parameters(), clip_norm))
-    skipped = not np.isfinite(grad_norm)  # a loss that is not finite makes every gradient so
-    if skipped:
-        state.num_skipped += 1
-    else:
+            parameter.grad /= max(state.pending.weight, 1e-9)
+    grad_norm = float(torch.nn.utils.clip_grad_norm_(state.drafter.parameters(), config.clip_norm))
+    finding = state.guards.judge(state.pending.loss, grad_norm)
+    skipped = finding == "not finite" or (finding == "spike" and config.skip_spikes)
+    state.is_torn = True
+    if not skipped:
         set_lr(state.optimizers, factor)
         for optimizer in state.optimizers:
             optimizer.step()
     state.drafter.zero_grad(set_to_none=True)
-    state.num_pending, state.pending_weight = 0, 0.0
-    return grad_norm, skipped
+    state.step += 1
+    state.epoch, state.seq = state.pending.epoch, state.pending.seq
+    state.num_anchors += state.pending.num_anchors
+    state.num_context_tokens += state.pending.num_context_tokens
+    state.pending = Pending()
+    state.is_torn = False
+    return _Applied(grad_norm, skipped, finding == "spike")
 
 
 def _head(state: TrainState, target: Target, config: RunConfig, compute: torch.dtype) -> TrainingHead:
@@ -146,26 +209,3 @@ def _head(state: TrainState, target: Target, config: RunConfig, compute: torch.d
         bias = None if made.bias is None else made.bias.to(compute)
         state.head = draw, TrainingHead(made.weight.to(compute), bias, made.rows)
     return state.head[1]
-
-
-def _metrics(
-    state: TrainState,
-    parts: LossParts,
-    num_blocks: int,
-    grad_norm: float,
-    factor: float,
-    num_tokens: int,
-    skipped: bool,
-) -> StepMetrics:
-    accuracy = (parts.num_correct[1:] / parts.num_trained[1:].clamp(min=1)).tolist()
-    return StepMetrics(
-        step=state.step,
-        loss=float(parts.numerator.detach() / parts.denominator.clamp(min=1e-9)),
-        acceptance=float(parts.accepted) / max(num_blocks, 1),
-        accuracy_by_slot=tuple(accuracy),
-        grad_norm=grad_norm,
-        lr_factor=factor,
-        num_blocks=num_blocks,
-        num_tokens=num_tokens,
-        skipped=skipped,
-    )

@@ -1,0 +1,90 @@
+"""Held-out prompts during training: acceptance as the end measures it, the best step, and when to stop early."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from draftsmith.config import EvalConfig
+from draftsmith.drafter import Drafter
+from draftsmith.evaluation import measure_sets
+from draftsmith.observe import Journal, StopRequest
+from draftsmith.run.measuring import decoding_of
+from draftsmith.run.workplace import Workplace
+from draftsmith.target import Target, load_target
+from draftsmith.training import TrainState, best_steps
+
+
+class Judge:
+    """Measures a training state on the first `eval.num_during` prompts of the headline set.
+
+    The drafter is rounded to what is exported, and decodes with the target in `eval.dtype`, which is loaded once if it
+    is not the precision that the target trains with. `alive` is called after every batch of prompts.
+    """
+
+    def __init__(self, work: Workplace, journal: Journal, stop: StopRequest) -> None:
+        self._config, self._work, self._journal, self._stop = work.config, work, journal, stop
+        self._prompts = {name: asked[: work.config.eval.num_during] for name, asked in list(work.prompts.items())[:1]}
+        self._target: Target | None = None
+
+    def is_due(self, state: TrainState, *, at_end: bool = False) -> bool:
+        """At every `eval.every_steps`-th step and at the end, unless that step has been measured or a signal came."""
+        every = self._config.eval.every_steps
+        if not every or not state.step or state.step in state.acceptance or self._stop.received is not None:
+            return False
+        return at_end or state.step % every == 0
+
+    def measure(self, state: TrainState, alive: Callable[[], None]) -> float:
+        """Measure, and note it in `state.acceptance`, unless a signal comes meanwhile; returns the seconds it took."""
+        began = time.monotonic()
+        try:
+            measured = self._measure(state.drafter, alive)
+        except _Abandoned:
+            return time.monotonic() - began
+        seconds = time.monotonic() - began
+        state.acceptance[state.step] = float(measured["acceptance_length"])
+        self._journal.metrics(
+            step=state.step,
+            epoch=state.epoch,
+            seq=state.seq,
+            held_out_acceptance=measured["acceptance_length"],
+            held_out_by_slot=measured["acceptance_by_slot"],
+            held_out_lossless=measured["lossless"],
+            measured_s=round(seconds, 3),
+        )
+        return seconds
+
+    def _measure(self, drafter: Drafter, alive: Callable[[], None]) -> dict[str, Any]:
+        if self._target is None:
+            self._target = self._open_target()
+        judged = copy.deepcopy(drafter).requires_grad_(False).to(torch.bfloat16).eval()
+        judged = judged.to(self._target.device, self._target.dtype)
+
+        def between(_text: str) -> None:
+            if self._stop.received is not None:
+                raise _Abandoned
+            alive()
+
+        return measure_sets(judged, self._target, self._prompts, decoding_of(self._config), between)
+
+    def _open_target(self) -> Target:
+        work = self._work
+        if str(work.target.dtype).removeprefix("torch.") == self._config.eval.dtype:
+            return work.target.twin()
+        return load_target(self._config.target, dtype=self._config.eval.dtype, device=str(work.target.device))
+
+
+class _Abandoned(Exception):  # noqa: N818 - no error: somebody asked to stop
+    """A signal came between two batches of prompts."""
+
+
+def should_stop(settings: EvalConfig, acceptance: Mapping[int, float]) -> bool:
+    """Has no measurement been better than the best for `eval.patience` measurements?"""
+    if settings.patience is None or not acceptance:
+        return False
+    best = best_steps(acceptance)[0]
+    return sum(step > best for step in acceptance) >= settings.patience

@@ -1,0 +1,50 @@
+"""One process per run directory. The system holds the lock, so a killed process never leaves it behind."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from draftsmith.errors import CheckpointError
+
+LOCK = "LOCK"
+
+
+@contextmanager
+def locked(run: Path) -> Iterator[None]:
+    """Hold `run` for this process. Raises CheckpointError that names the holder if another one has it."""
+    file = _take(run)
+    try:
+        os.ftruncate(file, 0)
+        os.write(file, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode() + b"\n")
+        yield
+    finally:
+        os.close(file)
+
+
+def _take(run: Path) -> int:
+    path = run / LOCK
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
+                return file
+            os.close(file)  # its last holder removed the directory meanwhile: what we locked is nobody's
+        except OSError as error:
+            holder = os.pread(file, 200, 0).decode(errors="replace").strip()
+            os.close(file)
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise CheckpointError(
+                    f"{path} cannot be locked: {error.strerror}; use a file system that can"
+                ) from None
+            raise CheckpointError(
+                f"{run} is in use by another process, {holder or 'which does not say who it is'}; wait for it, stop "
+                "it, or choose another directory with run.dir=..."
+            ) from None

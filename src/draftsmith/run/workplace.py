@@ -1,0 +1,28 @@
+"""What training works with, opened and checked before it begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from draftsmith.config import RunConfig
+from draftsmith.data import TokenStore
+from draftsmith.run.opening import Plans, PromptSets
+from draftsmith.streams import Topology
+from draftsmith.target import FeatureCache, Target
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """All of it is as it was when the run began. contract: what must stay so, see contract.py."""
+
+    run: Path
+    config: RunConfig
+    store: TokenStore
+    plans: Plans
+    target: Target = field(repr=False)
+    cache: FeatureCache | None
+    where: Topology
+    prompts: PromptSets = field(repr=False)
+    contract: dict[str, Any] = field(repr=False)
