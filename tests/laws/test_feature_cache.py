@@ -290,3 +290,27 @@ def test_capture_makes_what_training_then_only_reads(
     assert len(hashes) == 1
     assert (directory / "done.txt").read_bytes() == before
     assert len(list((tmp_path / "cache" / "features").glob("*/about.json"))) == 1
+
+
+def test_a_run_killed_in_its_first_epoch_and_resumed_ends_as_one_without_hidden_states_on_disk(
+    conversations: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    small = ("batching.max_tokens=100", "checkpoint.every_steps=2")
+    own = [f"data.conversations={conversations}", "target.cache=first-epoch", f"run.dir={tmp_path / 'killed'}"]
+    arguments = ["train", str(CONFIGS / "tiny-cpu.toml"), *SETTINGS, *small, *own]
+    code = "from draftsmith.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+    while not list((tmp_path / "killed" / "checkpoints").glob("step-*")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    cache = tmp_path / "cache" / "draftsmith"
+    (done,) = (cache / "features").glob("*/done.txt")
+    done.write_bytes(done.read_bytes()[: done.stat().st_size // 2])  # and the disk lost a part
+    monkeypatch.setattr("draftsmith.run.opening.cache_root", lambda: cache)
+    resumed = train(tmp_path / "killed", conversations, "first-epoch", *small)
+    assert resumed == train(tmp_path / "plain", conversations, "none", *small)
