@@ -180,6 +180,29 @@ def test_prepare_says_what_became_of_every_row(tmp_path: Path) -> None:
     assert store.ids == ["a", "c"]
 
 
+def test_prepare_takes_several_sources_with_weights_and_says_what_each_gave(tmp_path: Path) -> None:
+    names = ("a", "b")
+    for name in names:
+        write_jsonl(tmp_path / f"{name}.jsonl", [chat_row(f"Say {i}", "bread", str(i)) for i in range(20)])
+    sources = [f"{weight}:{tmp_path / name}.jsonl" for weight, name in zip((1, 3), names, strict=True)]
+    options = ["--target", "tiny-random", "--holdout", "0", "--truncated", "cut", "--seed", "3"]
+    done = draftsmith("prepare", *sources, tmp_path / "store", *options)
+    assert done.code == 0, done.err
+    assert "b.jsonl: 20 of 20 rows" in done.out
+    assert "left out to keep the weights" in done.out
+
+
+def test_rendered_text_can_be_prepared_with_markers_of_its_own(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "rows.jsonl", [{"text": "Q: Hi\nA: Hello\n\n"}])
+    markers = ["--text-markers", "A:", "\\n\\n"]
+    done = draftsmith("prepare", source, tmp_path / "store", "--target", "tiny-random", "--holdout", "0", *markers)
+    assert done.code == 2, "an end of blanks tells no answer"
+    markers = ["--text-markers", "\\nA:", "o"]
+    done = draftsmith("prepare", source, tmp_path / "store", "--target", "tiny-random", "--holdout", "0", *markers)
+    assert done.code == 0, done.err
+    assert "1 samples from 1 of 1 rows" in done.out
+
+
 def test_a_prepared_store_can_be_trained_on(conversations: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     done = draftsmith("prepare", conversations, store, "--target", "tiny-random", "--holdout", "0.15")

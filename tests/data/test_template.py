@@ -160,13 +160,58 @@ REFUSED = {
         zoo.CHATML,
         zoo.chat("Hi", "<|im_start|>assistant\nHello."),
         {},
-        "an answer repeats what the prompt supplies",
+        "the template is applied twice",
     ),
     "reasoning although the prompt forbids it": (
         zoo.QWEN3,
         zoo.chat("Hi", "<think>\nR\n</think>\n\nHello."),
         {"enable_thinking": False},
         "an assistant turn cannot be located",
+    ),
+    "a question that holds a rendered chat": (
+        zoo.LLAMA3,
+        zoo.chat("Hi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello.", "Hello."),
+        {},
+        "the template is applied twice",
+    ),
+    "an answer that holds the end of its turn": (
+        zoo.CHATML,
+        zoo.chat("Hi", "Hello.<|im_end|>"),
+        {},
+        "an answer holds the end-of-turn token",
+    ),
+    "an answer that repeats what the prompt supplies": (
+        zoo.TRIMMING,
+        zoo.chat("Hi", "### assistant:\nHello."),
+        {},
+        "an answer repeats what the prompt supplies",
+    ),
+    "a template that answers twice in one turn": (
+        zoo.ANSWERING_TWICE,
+        zoo.chat("Hi", "Hello."),
+        {},
+        "a turn goes on after its end",
+    ),
+    "reasoning that the template does not know": (
+        zoo.CHATML,
+        Conversation(
+            "c",
+            ({"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello.", "reasoning_content": "R"}),
+        ),
+        {},
+        "the template drops the reasoning",
+    ),
+    "a tool call beside a text that the template shows alone": (
+        zoo.CHATML,
+        Conversation(
+            "c",
+            (
+                {"role": "user", "content": "Hi"},
+                {"role": "assistant", "content": "Look.", "tool_calls": [{"function": {"name": "f"}}]},
+            ),
+        ),
+        {},
+        "the template drops a tool call",
     ),
     "nothing that closes a turn": (zoo.ENDLESS, zoo.chat("Hi", "Hello."), {}, "no end-of-turn token"),
     "a tool call that the template does not show": (
@@ -232,11 +277,15 @@ class Offsets(list[tuple[int, int]]):
     def token_to_chars(self, token: int) -> tuple[int, int]:
         return self[token]
 
+    def char_to_token(self, char: int) -> int | None:
+        return next((token for token, (start, stop) in enumerate(self) if start <= char < stop), None)
+
 
 def test_blank_tokens_start_where_the_token_before_stops() -> None:
     places = TokenPlaces(Offsets([(0, 3), (4, 4), (4, 6), (6, 7), (6, 7)]))
     assert [places.first_from(char) for char in range(8)] == [0, 1, 1, 1, 2, 3, 3, 5]
-    assert [places.touching(char) for char in range(8)] == [0, 0, 0, 1, 2, 2, 3, 5]
+    assert places.within([(1, 2)], 0, 5).tolist() == [True, False, False, False, False]
+    assert places.within([(5, 7)], 1, 5).tolist() == [False, True, True, True]
 
 
 def test_anchors_need_two_supervised_tokens_side_by_side() -> None:

@@ -113,6 +113,12 @@ CENSORING = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
+# After the first answer a turn goes on with another, where the model would have stopped.
+ANSWERING_TWICE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
+    "{% if m.role == 'assistant' and m.content != 'zqAnswerProbeqz' %}{{ '<|im_start|>assistant\\nBye<|im_end|>\\n' }}"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
 # Nothing closes a turn.
 ENDLESS = (
     "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"

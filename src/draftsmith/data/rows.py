@@ -52,7 +52,8 @@ def parse_row(raw: RawRow, *, namespace: str = "") -> Entry:
         return _rendered(row["text"], own, truncated)
     messages, tools = messages_of(row), tools_of(row.get("tools"))
     name = own or content_id(messages, tools)
-    json.dumps([name, *messages, *tools], ensure_ascii=False).encode("utf-8")  # half of a surrogate pair is no text
+    if not isinstance(raw, bytes) or b"\\u" in raw:  # half of a surrogate pair is no text, and only so it gets in
+        json.dumps([name, *messages, *tools], ensure_ascii=False).encode("utf-8")
     return Conversation(id=name, messages=messages, tools=tools, truncated=truncated)
 
 

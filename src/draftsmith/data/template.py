@@ -155,10 +155,14 @@ class ChatTemplate:
     def _prefixes(self, chats: Sequence[Conversation]) -> dict[int, dict[tuple[int, bool], str]]:
         """What `turns` will ask for first, rendered in two calls: most of the time of a call is not the template's.
 
-        Best effort: where one row makes the template raise, each is rendered on its own later.
+        Best effort: where one row makes the template raise, each is rendered on its own later. Without tools, and
+        without nulls in messages, this is what the tokenizer's `apply_chat_template` does.
         """
-        plain = [chat for chat in chats if not chat.tools]
+        from transformers.utils.chat_template_utils import render_jinja_template  # slow to import
+
+        plain = [chat for chat in chats if not chat.tools and not any(None in m.values() for m in chat.messages)]
         known: dict[int, dict[tuple[int, bool], str]] = {id(chat): {} for chat in plain}
+        settings = {**self.tokenizer.special_tokens_map, **self.template_kwargs}
         for generation_prompt, extra in ((True, 0), (False, 1)):
             asked = [
                 (chat, position + extra)
@@ -167,8 +171,11 @@ class ChatTemplate:
                 if position and message["role"] == "assistant"
             ]
             try:
-                texts = (
-                    self._apply([list(chat.messages[:n]) for chat, n in asked], (), generation_prompt) if asked else []
+                texts, _ = render_jinja_template(
+                    [list(chat.messages[:n]) for chat, n in asked],
+                    chat_template=self.tokenizer.get_chat_template(),
+                    add_generation_prompt=generation_prompt,
+                    **settings,
                 )
             except TEMPLATE_ERRORS:
                 return {}
@@ -196,13 +203,8 @@ class ChatTemplate:
         places = TokenPlaces(encoding)
         for (start, stop), end in zip(rendering.spans, rendering.ends, strict=True):
             first, close, after = places.first_from(start), places.first_from(end), places.first_from(stop)
-            spoken = np.zeros(close - first, dtype=np.bool_)
-            for allowed in [(start, end)] if rendering.marked is None else rendering.marked:
-                spoken[max(0, places.touching(allowed[0]) - first) : max(0, places.first_from(allowed[1]) - first)] = (
-                    True
-                )
-            if spoken.any():
-                loss_mask[first:close] = spoken
+            loss_mask[first:close] = True if rendering.marked is None else places.within(rendering.marked, first, close)
+            if loss_mask[first:close].any():
                 # The model did not close a turn that was cut at a limit, so its closing token teaches nothing true.
                 loss_mask[close:after] = not chat.truncated
         return TokenizedSample(id=chat.id, input_ids=input_ids, loss_mask=loss_mask)
@@ -268,9 +270,19 @@ class TokenPlaces:
 
     def first_from(self, char: int) -> int:
         """The first token that starts at `char` or after it; the number of tokens if there is none."""
+        near = self._encoding.char_to_token(char)  # right nearly always, and found without a search in Python
+        if near is not None and self._start(near) == char and (not near or self._start(near - 1) < char):
+            return int(near)
         return bisect_left(self._tokens, char, key=self._start)
 
-    def touching(self, char: int) -> int:
+    def within(self, spans: Sequence[tuple[int, int]], first: int, stop: int) -> npt.NDArray[np.bool_]:
+        """Bool [stop - first], true for those of the tokens first..stop-1 of which something stands in a span."""
+        mask = np.zeros(stop - first, dtype=np.bool_)
+        for start, end in spans:
+            mask[max(0, self._touching(start) - first) : max(0, self.first_from(end) - first)] = True
+        return mask
+
+    def _touching(self, char: int) -> int:
         """The first token of which something stands at `char` or after it."""
         first = self.first_from(char)
         return first - 1 if first and self._encoding.token_to_chars(first - 1)[1] > char else first

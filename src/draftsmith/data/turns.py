@@ -79,6 +79,7 @@ def locate_turns(
         raise RowError("no assistant turn", f"roles: {', '.join(message['role'] for message in messages)}")
     if positions[0] == 0:
         raise RowError("the assistant speaks first", "there is no prompt that it answers")
+    _check_markers(closing, special_tokens, messages)
     renderings: list[Rendering] = []
     for position in reversed(positions):
         turn = _generated_turn(render, closing, special_tokens, messages, position)
@@ -89,6 +90,17 @@ def locate_turns(
         else:
             renderings.append(Rendering(turn.text, ((turn.start, turn.stop),), (turn.end,), position, turn.verbatim))
     return renderings[::-1]
+
+
+def _check_markers(closing: Closing, special_tokens: Sequence[str], messages: Messages) -> None:
+    """Refuse texts that hold what only a template writes: they would become real turns and ends of turns."""
+    header, end = closing.opening.strip().partition("\n")[0], closing.end.strip()
+    for position, message in enumerate(messages):
+        text = message["content"]
+        if len(pieces(header, special_tokens)) > 1 and header in text:
+            raise RowError("the template is applied twice", f"message {position} holds {header!r}")
+        if message["role"] == "assistant" and len(pieces(end, special_tokens)) > 1 and end in text:
+            raise RowError("an answer holds the end-of-turn token", f"message {position} holds {end!r}")
 
 
 def locate_in_text(text: str, markers: tuple[str, str], *, cut: bool) -> Rendering:
@@ -195,10 +207,24 @@ def _generated_turn(
     shown = turn.text[max(0, turn.start - len(closing.opening)) : turn.end]
     if _squeeze(messages[position]["content"]) not in _squeeze(shown):
         raise RowError("the template drops a part of an answer", f"message {position} becomes {shown[-60:]!r}")
+    _check_nothing_lost(messages[position], position, _squeeze(shown))
+    marker = closing.end.strip()
+    if len(pieces(marker, special_tokens)) > 1 and marker in turn.text[turn.start : turn.end]:
+        raise RowError("a turn goes on after its end", f"message {position} becomes {turn.text[turn.start :][:80]!r}")
     supplied = closing.opening.rstrip().rpartition("\n")[2]
     if supplied and turn.text[turn.start : turn.end].lstrip().startswith(supplied):
         raise RowError("an answer repeats what the prompt supplies", f"message {position} starts with {supplied!r}")
     return turn
+
+
+def _check_nothing_lost(message: dict[str, Any], position: int, shown: str) -> None:
+    """Tool calls and reasoning stand in the turn, blanks apart; what a template ignores cannot be learned."""
+    if any(_squeeze(thought) not in shown for thought in _reasoning(message)):
+        raise RowError("the template drops the reasoning", f"that of message {position}")
+    for call in message.get("tool_calls") or []:
+        name = call["function"]["name"] if "function" in call else ""
+        if not name or _squeeze(name) not in shown:
+            raise RowError("the template drops a tool call", f"message {position} calls {name!r}")
 
 
 def _close(

@@ -7,6 +7,7 @@ killed, it ends too. It ignores Ctrl-C, which is the owner's to handle.
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import signal
@@ -98,6 +99,7 @@ def serve() -> None:
     os.dup2(2, 1)  # whatever is printed goes to stderr, not between the answers
     first = _receive(source)
     function = pickle.loads(first) if first is not None else None
+    gc.freeze()  # the function stays: looking through it for garbage again and again would only take time
     while function is not None:
         item = _receive(source)
         if item is None:
