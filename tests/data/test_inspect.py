@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,21 +120,45 @@ def test_answers_that_were_cut_are_counted_where_they_are_wanted(chatml: Any, tm
     assert "1 answers were cut at a limit" in found.notes[0]
 
 
+def rendered(tokenizer: Any, *texts: str) -> str:
+    return str(tokenizer.apply_chat_template(list(chat(*texts).messages), tokenize=False))
+
+
+def tokenised_elsewhere(tokenizer: Any, texts: Sequence[str], path: Path) -> Path:
+    """Rows of ids, all supervised but the first three, as another program may have made them: prepare takes them."""
+    rows = []
+    for number, text in enumerate(texts):
+        ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        end = max(place for place, token in enumerate(ids) if token in tokenizer.added_tokens_decoder)
+        ids = ids[: end + 1]
+        rows.append({"id": f"c{number}", "input_ids": ids, "loss_mask": [0] * 3 + [1] * (len(ids) - 3)})
+    return write_jsonl(path, rows)
+
+
 @pytest.mark.parametrize("template", [CHATML, LLAMA3, GEMMA, MISTRAL, PHI, HARMONY])
-def test_preformatted_text_that_is_rendered_again_is_refused(template: str, tmp_path: Path) -> None:
+def test_a_template_that_was_applied_twice_is_refused(template: str, tmp_path: Path) -> None:
     tokenizer = byte_tokenizer(template)
-    rendered = tokenizer.apply_chat_template(list(chat("Question?", "Answer.").messages), tokenize=False)
-    rows = [chat(f"{rendered}{i}", "Yes.", name=f"c{i}") for i in range(4)]
-    made = prepare(rows, tmp_path / "store", tokenizer, **SETTINGS)
+    inner = rendered(tokenizer, "Question?", "Answer.")
+    texts = [rendered(tokenizer, f"{inner}{i}", "Yes.") for i in range(4)]
+    source = tokenised_elsewhere(tokenizer, texts, tmp_path / "rows.jsonl")
+    made = prepare(source, tmp_path / "store", tokenizer, **SETTINGS)
     (problem,) = look(made, tokenizer).problems
     assert (problem.kind, problem.num_samples) == ("template applied twice", 4)
     with pytest.raises(DataError, match="applied twice"):
         check_store(made, tokenizer)
 
 
-def test_answers_that_carry_their_own_end_are_refused(chatml: Any, tmp_path: Path) -> None:
-    rows = [chat("Question?", f"Answer {i}.<|im_end|>") for i in range(4)]
-    made = prepare(rows, tmp_path / "store", chatml, **SETTINGS)
+def test_preformatted_text_in_messages_is_refused_with_its_lines(tmp_path: Path) -> None:
+    inner = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n"
+    source = write_jsonl(tmp_path / "rows.jsonl", [chat_row(inner, "Yes.", f"c{i}") for i in range(3)])
+    shown = draftsmith("inspect", source, "--target", "tiny-random")
+    assert shown.code == 2
+    assert "3 x the template is applied twice (first: line 1" in shown.err
+
+
+def test_answers_that_are_closed_twice_are_refused(chatml: Any, tmp_path: Path) -> None:
+    texts = [rendered(chatml, "Question?", f"Answer {i}.<|im_end|>") for i in range(4)]
+    made = prepare(tokenised_elsewhere(chatml, texts, tmp_path / "rows.jsonl"), tmp_path / "store", chatml, **SETTINGS)
     (problem,) = look(made, chatml).problems
     assert "closed twice" in problem.detail
 

@@ -1,13 +1,15 @@
-"""With templates as model makers ship them, nothing that `prepare` makes is refused, and what is rendered twice is."""
+"""With templates as model makers ship them, nothing that `prepare` makes is refused, and rendering twice shows."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_real_chat_templates import FOLDER, GENERATED, ONLY_WITH_TOOLS, TOOL, WITHOUT_SYSTEM, byte_tokenizer
 
 from draftsmith.data import ChatTemplate, inspect_store, prepare
+from draftsmith.data.marks import find_marks, occurrences
 from draftsmith.records import Conversation
 
 NO_OWN_OPENING = {  # a question follows no special token of its own, so what stands before it shows nothing
@@ -44,14 +46,17 @@ def test_what_prepare_makes_is_not_refused(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in GENERATED if name not in NO_OWN_OPENING])
-def test_what_is_rendered_twice_is_refused(name: str, tmp_path: Path) -> None:
+def test_what_is_rendered_twice_shows(name: str) -> None:
     assert FOLDER is not None
     tokenizer = byte_tokenizer((FOLDER / f"{name}.jinja").read_text(encoding="utf-8"))
     first = rows(name)[0]
-    text = str(tokenizer.apply_chat_template(list(first.messages), tools=list(first.tools) or None, tokenize=False))
-    messages = ({"role": "user", "content": text}, {"role": "assistant", "content": "Hello."})
-    store = prepare(
-        [Conversation("c", messages, first.tools)], tmp_path / "store", tokenizer, max_length=16384, holdout=0.0
-    )
-    found = inspect_store(store, ChatTemplate(tokenizer), source=name, edges=[16384])
-    assert [problem.kind for problem in found.problems] == ["template applied twice"]
+
+    def render(messages: tuple[dict[str, object], ...]) -> str:
+        return str(tokenizer.apply_chat_template(list(messages), tools=list(first.tools) or None, tokenize=False))
+
+    answer = {"role": "assistant", "content": "Hello."}
+    twice = render(({"role": "user", "content": render(first.messages)}, answer))
+    for text, shows in ((render(first.messages), False), (twice, True)):
+        ids = np.asarray(tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int32)
+        marks = find_marks(ChatTemplate(tokenizer))
+        assert any(occurrences(ids, pattern).size for _, pattern in marks.doubled) == shows
