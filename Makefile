@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test long chaos browser check format clean
+.PHONY: demo test long chaos browser interop check format clean
 
 demo: .venv/demo.stamp
 	$(BIN)/draftsmith demo
@@ -27,6 +27,10 @@ check: .venv/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+# A drafter for SmolLM2, served by llama.cpp: a minute or two of training the first time, kept in the user's cache.
+interop: .venv/dev.stamp
+	$(BIN)/python -m pytest -m interop tests/interop
 
 format: .venv/dev.stamp
 	$(BIN)/ruff format .

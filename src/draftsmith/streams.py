@@ -43,6 +43,7 @@ TRAINING_IS_SLOW = "more target workers would not help; train on a faster device
 
 DEFAULT_CPU_WORKERS = 4
 EXIT_HUNG = 70
+CONSUMER = "training"
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def feature_stream(
         describe=samples_of,
         on_stall=on_stall,
         on_hang=on_hang,
-        consumer=("training", TRAINING_IS_SLOW),
+        consumer=(CONSUMER, TRAINING_IS_SLOW),
         unit="tokens",
     ) as pipeline:
         planned = pipeline.source("plan", specs, units_of=lambda spec: spec.num_slots)

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,26 @@ def test_P10_a_target_that_hangs_is_named_and_its_stack_is_on_disk(
     assert (stall["stage"], stall["item"]) == ("target", 2)
     assert "stuck_here" in stall["stacks"]
     assert load_checkpoint(run)[1]["step"] == 2
+
+
+def test_P10_a_step_that_hangs_is_interrupted_and_half_of_it_is_not_saved(
+    train: Callable[..., tuple[Finished, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, steps = loop_module.train_step, iter(range(100))
+
+    def hangs(*arguments: Any, **settings: Any) -> Any:
+        if next(steps) == 5:
+            arguments[0].step += 100  # half a step
+            while True:
+                time.sleep(0.001)
+        return original(*arguments, **settings)
+
+    monkeypatch.setattr(loop_module, "train_step", hangs)
+    done, run = train("flow.watchdog_s=1.5", "checkpoint.every_steps=2")
+    assert done.code == 2
+    assert "stage training, item 5: has not returned for 1.5 s" in done.err
+    assert load_checkpoint(run)[1]["step"] == 4, "the last whole one"
+    assert [line["event"] for line in lines_of(run / "events.jsonl")][-2:] == ["stall", "failed"]
 
 
 def test_a_batch_without_a_valid_anchor_keeps_its_slot_with_weight_zero(

@@ -24,13 +24,6 @@ def test_the_walk_over_our_own_answer_is_what_the_decoder_committed(
     assert len(lengths) > 2  # accepted now and then, or the comparison is worth nothing
 
 
-def test_a_narrower_walk_commits_at_most_its_width(target: Target, trained: Drafter, prompts: list[list[int]]) -> None:
-    (answer,) = speculate(trained, target, prompts[:1], max_new_tokens=40)
-    narrow = walk(trained, target, prompts[0], answer.tokens, num_draft=1)
-    assert set(narrow) <= {1, 2}
-    assert sum(narrow) == len(answer.tokens) - 1
-
-
 def test_an_answer_of_one_token_has_no_verification(target: Target, trained: Drafter, prompts: list[list[int]]) -> None:
     assert walk(trained, target, prompts[0], [40]) == []
 

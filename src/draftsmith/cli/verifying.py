@@ -46,9 +46,12 @@ def verify(
 
 def _print(verdicts: list[Verdict]) -> None:
     table = Table()
-    for column in ("reader", "loads", "same tensors", "same drafts", "same acceptance", "verdict", ""):
-        table.add_column(column)
+    for column in ("reader", "loads", "tensors", "drafts", "acceptance", "verdict"):
+        table.add_column(column, no_wrap=True)
     for v in verdicts:
         marks = [MARKS[check] for check in (v.loads, v.same_tensors, v.same_drafts, v.same_acceptance)]
-        table.add_row(f"{v.reader} {v.version}".strip(), *marks, v.status, escape(v.detail))
-    Console(highlight=False).print(table)
+        table.add_row(f"{v.reader} {v.version}".strip(), *marks, v.status)
+    console = Console(highlight=False)
+    console.print(table)
+    for v in verdicts:
+        console.print(escape(f"{v.reader}: {v.detail}"))

@@ -87,14 +87,14 @@ def forced_counts(
     hidden_1SX = target.features(text_1S)
     counts: list[int] = []
     for places_N in torch.split(places, PLACES_AT_ONCE):
-        agrees_NK = _drafts_at(drafter, target, hidden_1SX, text_1S, places_N)[:, : num_verified - 1]
+        agrees_NK = agrees_at(drafter, target, hidden_1SX, text_1S, places_N)[:, : num_verified - 1]
         kept_N = agrees_NK.long().cumprod(-1).sum(-1)
         # Up to the end token, which nothing of the target's own follows.
         counts += (torch.minimum(kept_N + 1, last - places_N) if ended else kept_N + 1).tolist()
     return counts
 
 
-def _drafts_at(
+def agrees_at(
     drafter: Drafter, target: Target, hidden_1SX: torch.Tensor, text_1S: torch.Tensor, places_N: torch.Tensor
 ) -> torch.Tensor:
     """Whether the drafts [N, K-1] of a block at each place are the text's own tokens; false beyond the text."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from draftsmith.drafter import DrafterShape
+from draftsmith.target import hub_name
 
 HERE = "<this directory>"
 
@@ -23,7 +24,8 @@ def model_card(
     lines = [
         "---",
         "library_name: draftsmith",
-        f"base_model: {target}",
+        f"base_model: {hub_name(target)}",
+        f"draftsmith_target: {target}",
         "tags: [speculative-decoding, dflash]",
         "---",
         "",
@@ -37,7 +39,7 @@ def model_card(
         "",
         "## Serve",
         "",
-        *_commands(shape, target, format),
+        *_commands(shape, hub_name(target), format),
     ]
     return "\n".join(lines) + "\n"
 
@@ -48,7 +50,7 @@ def target_on_card(directory: Path) -> str | None:
         text = (directory / "README.md").read_text(encoding="utf-8")
     except OSError:
         return None
-    found = re.search(r"^base_model: (\S+)$", text, flags=re.MULTILINE)
+    found = re.search(r"^draftsmith_target: (\S+)$", text, flags=re.MULTILINE)
     return found.group(1) if found else None
 
 

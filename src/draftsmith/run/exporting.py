@@ -11,7 +11,7 @@ from draftsmith.errors import ConfigError, ExportError
 from draftsmith.evaluation import check_fit
 from draftsmith.export import EMBEDDING, FORMATS, HEAD, LAYOUTS, Verifier, export_drafter, model_card
 from draftsmith.run.directory import read_json
-from draftsmith.target import Target, builtin_gguf, load_target, load_tokenizer
+from draftsmith.target import Target, builtin_gguf, hub_name, load_target, load_tokenizer
 from draftsmith.training import load_checkpoint, open_checkpoint, params_sha256, step_directory
 
 # What summary.json says of a drafter's quality; it holds only for the very weights that were measured.
@@ -64,7 +64,7 @@ def _export_speculators(drafter: Drafter, destination: Path, config: RunConfig, 
         destination,
         card=card,
         layout=LAYOUTS["speculators"],
-        verifier=Verifier(config.target.model, _architectures(target)),
+        verifier=Verifier(hub_name(config.target.model), _architectures(target)),
         target_tensors={EMBEDDING: target.embedding.weight, HEAD: target.head.weight},
     )
 

@@ -12,10 +12,11 @@ from draftsmith import evaluation
 from draftsmith.config import EvalConfig, RunConfig
 from draftsmith.drafter import Drafter
 from draftsmith.errors import ConfigError, DataError
-from draftsmith.export import model_card, read_drafter
+from draftsmith.export import read_drafter
 from draftsmith.files import atomic_write
 from draftsmith.observe import Progress, describe_environment, peak_memory_bytes
 from draftsmith.run.directory import read_json, write_json
+from draftsmith.run.exporting import card_of
 from draftsmith.run.opening import PromptSets, prompt_sets, set_up, skipped_sets
 from draftsmith.target import Sampling, Target, load_target, resolve_device
 
@@ -41,7 +42,7 @@ def evaluate(run: Path, config: RunConfig, prompts: PromptSets | None = None) ->
     trained = {k: v for k, v in read_json(run / "summary.json").items() if k not in MEASURED}
     summary = {**trained, **measured}
     write_json(run / "summary.json", summary)
-    atomic_write(run / "drafter" / "README.md", model_card(drafter.shape, summary))
+    atomic_write(run / "drafter" / "README.md", card_of(drafter.shape, summary, config))
     return summary
 
 

@@ -13,11 +13,12 @@ import numpy as np
 from draftsmith.config import RunConfig
 from draftsmith.drafter import Drafter, mask_builder
 from draftsmith.errors import CheckpointError, DraftsmithError, Interrupted, StageError
-from draftsmith.export import export_drafter, model_card
+from draftsmith.export import export_drafter
 from draftsmith.flow import Background
 from draftsmith.observe import Journal, Progress, StopRequest
 from draftsmith.run.contract import contract_of
 from draftsmith.run.directory import Claim, as_settled_before, claimed, discarded_on_failure, write_json, write_settings
+from draftsmith.run.exporting import card_of
 from draftsmith.run.loop import learn, spent
 from draftsmith.run.measuring import evaluate
 from draftsmith.run.opening import (
@@ -34,6 +35,7 @@ from draftsmith.run.opening import (
 from draftsmith.run.reporting import reported
 from draftsmith.run.resuming import Begun, begin, facts_of
 from draftsmith.run.workplace import Workplace
+from draftsmith.streams import CONSUMER
 from draftsmith.target import load_target, load_tokenizer
 from draftsmith.training import Saver, TrainState, best_steps, open_checkpoint, params_sha256, step_directory
 
@@ -140,13 +142,19 @@ def _train(work: Workplace, state: TrainState, begun: Begun, journal: Journal, s
         )
         try:
             flow = learn(work, state, saver, journal, stop, progress)
-        except DraftsmithError as error:  # raised between two steps; anything else may have left half a step
-            with stop.shielded(), suppress(CheckpointError):  # what failed first is what people should read
-                _keep(state, work.config, work.run, saver, {})
+        except DraftsmithError as error:
+            if not _cut_a_step(error):
+                with stop.shielded(), suppress(CheckpointError):  # what failed first is what people should read
+                    _keep(state, work.config, work.run, saver, {})
             _say_what_failed(journal, error)
             raise
         with stop.shielded():
             return _keep(state, work.config, work.run, saver, flow)
+
+
+def _cut_a_step(error: DraftsmithError) -> bool:
+    """Whether training itself hung and was interrupted. Other errors come between two steps, where all is whole."""
+    return isinstance(error, StageError) and error.stage == CONSUMER
 
 
 def _say_what_failed(journal: Journal, error: DraftsmithError) -> None:
@@ -174,7 +182,7 @@ def _keep(state: TrainState, config: RunConfig, run: Path, saver: Saver, flow: d
         "drafter": str(run / "drafter"),
         "flow": flow,
     }
-    export_drafter(drafter, run / "drafter", card=model_card(drafter.shape, summary), replace=True)
+    export_drafter(drafter, run / "drafter", card=card_of(drafter.shape, summary, config), replace=True)
     write_json(run / "summary.json", summary)
     return summary
 

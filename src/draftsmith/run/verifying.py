@@ -196,9 +196,11 @@ def _in_format(format: str, reference: Reference, scratch: Path) -> tuple[Path, 
 
 
 def _judge(engine: str, version: str, reading: Reading, reference: Reference, made: str) -> Verdict:
-    besides = {EMBEDDING, HEAD}  # the target's own, where a format carries them
-    found = {name: value for name, value in reading.tensors.items() if name not in besides}
-    wrong = sorted(n for n in found.keys() | reference.digests.keys() if found.get(n) != reference.digests.get(n))
+    found, expected = reading.tensors, dict(reference.digests)
+    for name, module in ((EMBEDDING, reference.target.embedding), (HEAD, reference.target.head)):
+        if name in found:  # the target's own, where a format carries them
+            expected[name] = digest(module.weight)
+    wrong = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
     wrong += [f"{name} is missing" for name in reading.missing]
     details = [f"tensors differ: {', '.join(wrong[:3])}"] if wrong else [made]
     wrong += _misread(reading, reference, details)

@@ -3,7 +3,7 @@
 Layers are named by the 0-based index of the decoder block whose output is meant, before any final norm.
 """
 
-from draftsmith.target.builtin import builtin_gguf, cache_root
+from draftsmith.target.builtin import builtin_gguf, cache_root, hub_name
 from draftsmith.target.cache import PositionCache
 from draftsmith.target.feature_cache import FeatureCache, capture
 from draftsmith.target.generate import check_room, generate, prefill
@@ -47,6 +47,7 @@ __all__ = [
     "draw",
     "feature_bytes",
     "generate",
+    "hub_name",
     "load_target",
     "load_tokenizer",
     "most_likely",

@@ -28,6 +28,7 @@ from draftsmith.errors import ModelError
 from draftsmith.files import atomic_directory, manifest_problem, write_manifest
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+HUB_NAMES = {"smollm2-135m": "HuggingFaceTB/SmolLM2-135M-Instruct"}
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -53,6 +54,11 @@ def materialise(name: str) -> Path:
     except (OSError, SafetensorError) as error:
         raise ModelError(f"built-in target {name} cannot be written to {directory}: {error}") from error
     return directory
+
+
+def hub_name(name: str) -> str:
+    """What engines call a target: its name on the hub where a built-in one has one."""
+    return HUB_NAMES.get(name, name)
 
 
 def builtin_gguf(name: str) -> Path | None:
