@@ -50,6 +50,7 @@ def take(page: Page, path: Path, part: str | None) -> None:
     if part is None:
         page.screenshot(path=path)
     else:
+        page.add_style_tag(content="nav { display: none }")  # it would lie over the part
         page.locator(part).screenshot(path=path)
     size = path.stat().st_size
     print(f"{path.name}: {size:,} bytes{', too large' if size > LIMIT_BYTES else ''}")

@@ -141,14 +141,14 @@ def test_what_repeats_is_told_once(tmp_path: Path) -> None:
     assert lines[1].facts == "5 times, steps 0 to 40"
 
 
-def test_acceptance_measured_while_training_is_found_wherever_it_stands(tmp_path: Path) -> None:
-    events = [
-        {"event": "evaluated", "step": 20, "holdout": {"free_running": 2.5, "teacher_forced": None}},
-        {"event": "evaluated", "step": 10, "free_running": 2.0, "teacher_forced": 2.4},
-        {"event": "evaluated", "free_running": 9.0},
+def test_acceptance_measured_while_training_is_shown_and_is_no_step(tmp_path: Path) -> None:
+    measured = [
+        {"step": step, "epoch": 0, "held_out_acceptance": value} for step, value in ((20, 2.5), (10, 2.0), (20, 2.6))
     ]
-    figures = figures_of(render_report(read_run(write_run(tmp_path / "run", map(step_line, range(50)), events=events))))
-    assert figures["served"] == {"x": [10, 20], "free_running": [2.0, 2.5], "teacher_forced": [2.4, None]}
+    lines = [*map(step_line, range(50)), *measured, {"held_out_acceptance": 9.0}, {"step": 3}]
+    record = read_run(write_run(tmp_path / "run", lines))
+    assert len(record.steps) == 50
+    assert figures_of(render_report(record))["held_out"] == {"x": [10, 20], "length": [2.0, 2.6]}
 
 
 def test_an_answer_shows_which_tokens_were_accepted_drafts(tmp_path: Path) -> None:

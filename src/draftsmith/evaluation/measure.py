@@ -46,15 +46,17 @@ def measure_sets(
     sets: Mapping[str, Prompts],
     decoding: Decoding,
     progress: Callable[[str], None] = lambda _: None,
+    keep: Callable[[str, Prompts, list[Decoded]], None] = lambda _name, _prompts, _answers: None,
 ) -> dict[str, Any]:
     """What summary.json says about acceptance. The first set gives the headline; all count for equality.
 
-    `lossless` is None if no answer could be checked (see Answered).
+    `lossless` is None if no answer could be checked (see Answered). `keep` is told every set with its answers.
     """
     measured: dict[str, Any] = {}
     num_equal = num_checked = 0
     for name, prompts in sets.items():
         found = answer_all(drafter, target, name, prompts, decoding, progress)
+        keep(name, prompts, found.answers)
         num_equal, num_checked = num_equal + found.num_own, num_checked + found.num_checked
         lengths = [len(prompt) for prompt in prompts]
         accepted = acceptance_of(found.answers, block_size=drafter.shape.block_size, prompt_lengths=lengths)

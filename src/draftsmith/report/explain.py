@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from draftsmith.report.curves import part_edges, part_means
 from draftsmith.report.diagnosis import Curve, Diagnosis, diagnose
 from draftsmith.report.diagnosis.rhythm import background
-from draftsmith.report.record import FloatArray, RunRecord
+from draftsmith.report.record import IntArray, RunRecord
 
 NUM_TREND_POINTS, NUM_BINS, NUM_FREQUENCIES = 300, 72, 260
+NUM_REPEATS_SHOWN = 4  # what comes back less often than this in a run is its trend
 
 
 def diagnosis_of(record: RunRecord) -> Diagnosis:
@@ -44,7 +44,7 @@ def drawn(found: Diagnosis) -> dict[str, Any] | None:
     bins = np.linspace(low - margin, high + margin, NUM_BINS + 1)
     counts = [np.histogram(around[bucket == b], bins)[0] for b in range(len(parts.effects))]
     noise = background(spectrum.frequency, spectrum.power_without_buckets)
-    edges = _factors(len(spectrum.frequency))
+    edges = _factors(len(spectrum.frequency), first=NUM_REPEATS_SHOWN)
     return {
         "trend": {"x": found.curve.x[found.index[places]], "values": parts.trend[places]},
         "levels": {"x": (bins[1:] + bins[:-1]) / 2, "counts": np.array(counts, dtype=np.float64)},
@@ -56,12 +56,6 @@ def drawn(found: Diagnosis) -> dict[str, Any] | None:
     }
 
 
-def trend_means(record: RunRecord, num_points: int) -> tuple[FloatArray, FloatArray]:
-    """Steps and mean losses of equal parts of a run, to lay runs over one another."""
-    edges = part_edges(len(record.steps), num_points)
-    return record.steps.x[edges[1:] - 1], part_means(record.steps.loss, edges)
-
-
-def _factors(total: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Edges of parts of `total` frequencies that widen by equal factors."""
-    return np.unique(np.concatenate([[0], np.geomspace(1, total, min(NUM_FREQUENCIES, total)).astype(np.int64)]))
+def _factors(total: int, *, first: int) -> IntArray:
+    """Edges of parts of `total` frequencies that widen by equal factors; those before `first` are in none."""
+    return np.unique(np.geomspace(min(first, total - 1), total, min(NUM_FREQUENCIES, total)).astype(np.int64))

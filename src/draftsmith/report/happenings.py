@@ -1,4 +1,4 @@
-"""Events of a run: marks on the axis of steps, lines of a table in which what repeats is told once, and acceptance that
+"""Events of a run: marks on the axis of steps, lines of a table in which what repeats is told once; and acceptance that
 was measured while training."""
 
 from __future__ import annotations
@@ -26,15 +26,6 @@ class EventLine:
     facts: str
 
 
-@dataclass(frozen=True)
-class Served:
-    """Acceptance of real decoding, measured while training; NaN where it was not recorded."""
-
-    step: float
-    free_running: float
-    teacher_forced: float
-
-
 def event_lines(record: RunRecord) -> list[EventLine]:
     """The table of events."""
     return [_line(group) for group in _groups(record.events)]
@@ -51,17 +42,14 @@ def marks(record: RunRecord) -> list[dict[str, Any]]:
     return sorted(found, key=lambda mark: kinds.count(mark["kind"]))[:MAX_MARKS]
 
 
-def served_while_training(record: RunRecord) -> list[Served]:
-    """Every measurement with its step, in order; wherever in an event its figures stand."""
-    found = []
-    for event in record.events:
-        for figures in _dictionaries(event):
-            if _is_number(figures.get("free_running")) and _is_number(event.get("step")):
-                forced = figures.get("teacher_forced")
-                value = float(forced) if isinstance(forced, int | float) else math.nan
-                found.append(Served(float(event["step"]), float(figures["free_running"]), value))
-                break
-    return sorted(found, key=lambda served: served.step)
+def held_out_acceptance(record: RunRecord) -> dict[str, list[float]]:
+    """Steps and acceptance on held-out prompts, where the run measured it while training; the last of each step."""
+    found = {
+        float(line["step"]): float(line["held_out_acceptance"])
+        for line in record.measurements
+        if _is_number(line.get("step")) and _is_number(line.get("held_out_acceptance"))
+    }
+    return {"x": sorted(found), "length": [found[step] for step in sorted(found)]}
 
 
 def _groups(events: tuple[dict[str, Any], ...]) -> Iterator[list[dict[str, Any]]]:
@@ -88,13 +76,6 @@ def _line(group: list[dict[str, Any]]) -> EventLine:
     steps = [event["step"] for event in group if _is_number(event.get("step"))]
     where = f", steps {min(steps):,} to {max(steps):,}" if steps else ""
     return EventLine(when, kind, f"{len(group):,} times{where}")
-
-
-def _dictionaries(value: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield value
-    for inner in value.values():
-        if isinstance(inner, dict):
-            yield from _dictionaries(inner)
 
 
 def _fact(value: Any) -> str:

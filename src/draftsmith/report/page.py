@@ -20,7 +20,7 @@ from draftsmith.report.curves import extremes, part_edges, part_means
 from draftsmith.report.diagnosis import Diagnosis
 from draftsmith.report.diagnosis.words import paragraph
 from draftsmith.report.explain import diagnosis_of, drawn
-from draftsmith.report.happenings import event_lines, marks, served_while_training
+from draftsmith.report.happenings import event_lines, held_out_acceptance, marks
 from draftsmith.report.order import TrainedOrder, trained_order
 from draftsmith.report.record import UNKNOWN, RunRecord, Steps
 from draftsmith.report.stages import StageTimes, stage_times
@@ -82,7 +82,7 @@ def payload(
     """What the plots are drawn from."""
     steps = record.steps
     chosen = extremes([steps.loss, steps.acceptance, steps.grad_norm], MAX_POINTS) if len(steps) else np.arange(0)
-    x, served = steps.x, served_while_training(record)
+    x = steps.x
     return {
         "num_buckets": int(steps.bucket.max(initial=UNKNOWN)) + 1,
         "x": packed(x[chosen]),
@@ -101,11 +101,7 @@ def payload(
         else {"x": plain(times.x), "parts": [{"name": s.name, "shares": plain(s.shares)} for s in times.stages]},
         "diagnosis": _plain_tree(drawn(found)),
         "events": marks(record),
-        "served": {
-            "x": [each.step for each in served],
-            "free_running": [each.free_running for each in served],
-            "teacher_forced": plain(np.array([each.teacher_forced for each in served])),
-        },
+        "held_out": held_out_acceptance(record),
     }
 
 

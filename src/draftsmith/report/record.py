@@ -67,7 +67,8 @@ class Steps:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run directory in memory. `modified` is when its newest line was written, in seconds of the clock."""
+    """A run directory in memory. measurements: lines of metrics.jsonl that are no training step. modified: when its
+    newest line was written, in seconds of the clock."""
 
     path: Path
     config: dict[str, Any]
@@ -76,6 +77,7 @@ class RunRecord:
     events: tuple[dict[str, Any], ...]
     examples: tuple[dict[str, Any], ...]
     steps: Steps
+    measurements: tuple[dict[str, Any], ...]
     modified: float
     remarks: tuple[str, ...]
 
@@ -111,6 +113,7 @@ def read_run(path: Path) -> RunRecord:
     if not any((path / name).is_file() for name in RUN_FILES):
         raise CheckpointError(f"{path} holds no run: none of {', '.join(RUN_FILES)} is in it")
     remarks: list[str] = []
+    metrics = _lines(path / "metrics.jsonl", remarks)
     examples = _json(path / "examples.json", remarks).get("examples")
     return RunRecord(
         path=path,
@@ -119,7 +122,8 @@ def read_run(path: Path) -> RunRecord:
         summary=_json(path / "summary.json", remarks),
         events=tuple(_lines(path / "events.jsonl", remarks)),
         examples=tuple(e for e in examples if isinstance(e, dict)) if isinstance(examples, list) else (),
-        steps=steps_of(_lines(path / "metrics.jsonl", remarks)),
+        steps=steps_of(metrics),
+        measurements=tuple(line for line in metrics if "loss" not in line),
         modified=max((path / name).stat().st_mtime for name in RUN_FILES if (path / name).is_file()),
         remarks=tuple(remarks),
     )

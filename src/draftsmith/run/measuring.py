@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,9 +17,10 @@ from draftsmith.export import read_drafter
 from draftsmith.files import atomic_write
 from draftsmith.observe import Progress, describe_environment, peak_memory_bytes
 from draftsmith.run.directory import read_json, write_json
+from draftsmith.run.examples import Kept, keep_some, write_examples
 from draftsmith.run.exporting import card_of
 from draftsmith.run.opening import PromptSets, prompt_sets, set_up, skipped_sets
-from draftsmith.target import Sampling, Target, load_target, resolve_device
+from draftsmith.target import Sampling, Target, load_target, load_tokenizer, resolve_device
 
 # What `evaluate` adds to summary.json; measured again, nothing of an earlier measurement stays beside it.
 MEASURED = {field.name for field in dataclasses.fields(evaluation.Speed)} | {
@@ -34,7 +36,7 @@ def evaluate(run: Path, config: RunConfig, prompts: PromptSets | None = None) ->
     prompts = prompts if prompts is not None else prompt_sets(config, run)
     measured: dict[str, Any] = {"skipped_sets": skipped_sets(config, prompts)}
     if prompts:
-        measured |= _measure_sets(config, drafter, prompts)
+        measured |= _measure_sets(run, config, drafter, prompts)
     if config.eval.num_timed and prompts:
         name, headline = next(iter(prompts.items()))
         measured |= _measure_speed(config, drafter, name, headline, measured["acceptance_by_slot"])
@@ -110,8 +112,9 @@ def _decoding(settings: EvalConfig) -> str:
     return ", ".join(parts)
 
 
-def _measure_sets(config: RunConfig, drafter: Drafter, prompts: PromptSets) -> dict[str, Any]:
+def _measure_sets(run: Path, config: RunConfig, drafter: Drafter, prompts: PromptSets) -> dict[str, Any]:
     target = load_target(config.target, dtype=config.eval.dtype, device=resolve_device(config.device))
+    kept: Kept = {}
     with Progress("decoding with the drafter") as progress:
         measured = evaluation.measure_sets(
             drafter.to(target.device, target.dtype),
@@ -119,7 +122,9 @@ def _measure_sets(config: RunConfig, drafter: Drafter, prompts: PromptSets) -> d
             prompts,
             decoding_of(config),
             progress.show,
+            functools.partial(keep_some, kept),
         )
+    write_examples(run, load_tokenizer(config.target), kept)
     return {**measured, "eval_dtype": config.eval.dtype, "decoding": _decoding(config.eval)}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from draftsmith.report.diagnosis import shapes
 from draftsmith.report.diagnosis.decompose import Parts, decompose
 from draftsmith.report.diagnosis.levels import BucketEffect, bucket_effect, hidden_modes
-from draftsmith.report.diagnosis.rhythm import Rhythm, Spectrum, spectrum_of, strongest_rhythm
+from draftsmith.report.diagnosis.rhythm import Rhythm, Spectrum, of_whole_epochs, spectrum_of, strongest_rhythm
 from draftsmith.report.diagnosis.waves import OrderWave, order_wave
 from draftsmith.report.record import FloatArray, IntArray
 
@@ -88,7 +88,9 @@ def diagnose(curve: Curve) -> Diagnosis:
     parts = decompose(loss, bucket, int(bucket.max()) + 1)
     spectrum = spectrum_of(parts)
     effect = bucket_effect(parts, bucket)
-    rhythm = strongest_rhythm(parts, spectrum, curve.lr_factor[index])
+    rhythm = strongest_rhythm(parts, spectrum, curve.lr_factor[index], bucket)
+    if rhythm is not None and rhythm.cause == "buckets":
+        rhythm = of_whole_epochs(rhythm, bucket, epoch)
     wave = order_wave(parts, bucket) if effect is not None else None
     is_unexplained = rhythm is not None and rhythm.cause != "buckets"
     jumps = shapes.jumps(parts, bucket)

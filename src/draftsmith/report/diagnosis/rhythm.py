@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from draftsmith.report.diagnosis.decompose import Parts, smooth
-from draftsmith.report.record import FloatArray
+from draftsmith.report.record import FloatArray, IntArray
 
 FALSE_ALARM = 1e-5  # chance that noise alone makes a line
 MIN_REPEATS = 8
@@ -45,8 +45,12 @@ def spectrum_of(parts: Parts) -> Spectrum:
     return Spectrum(frequency[1:], with_buckets[1:], without[1:])
 
 
-def strongest_rhythm(parts: Parts, spectrum: Spectrum, lr_factor: FloatArray) -> Rhythm | None:
-    """The strongest line that noise would not make and that lasts, or None."""
+def strongest_rhythm(parts: Parts, spectrum: Spectrum, lr_factor: FloatArray, bucket: IntArray) -> Rhythm | None:
+    """The strongest line that noise would not make and that lasts, or None.
+
+    Buckets are its cause if it is gone without their effects, or if they come and go with this very period: what a
+    model learns and forgets between two visits of a bucket is no constant effect.
+    """
     num_steps = len(parts.rest)
     if num_steps < MIN_LENGTH:
         return None
@@ -58,12 +62,24 @@ def strongest_rhythm(parts: Parts, spectrum: Spectrum, lr_factor: FloatArray) ->
             continue
         if not cause and _follows(lr_factor, frequency):
             cause = "learning rate"
-        if cause == "buckets":
-            explained = 1 - _near(spectrum.power_without_buckets, at) / _near(spectrum.power, at)
-            if explained < EXPLAINED:
-                continue
+        elif not cause and _comes_with(bucket, spectrum.frequency, at):
+            cause = "buckets"
+        elif cause and _near(spectrum.power_without_buckets, at) > (1 - EXPLAINED) * _near(spectrum.power, at):
+            continue
         return Rhythm(1 / frequency, strength, cause)
     return None
+
+
+def of_whole_epochs(rhythm: Rhythm, bucket: IntArray, epoch: IntArray) -> Rhythm:
+    """A rhythm of the buckets with the period after which the same ones come again: its own, or that of an epoch, of
+    which its own may be a fraction."""
+    beginnings = np.flatnonzero(np.diff(epoch)) + 1
+    if len(beginnings) < 2:
+        return rhythm
+    whole = round(float(np.median(np.diff(beginnings))))
+    own = max(1, round(rhythm.period))
+    again = {lag: float(np.mean(bucket[lag:] == bucket[:-lag])) for lag in (own, whole)}
+    return replace(rhythm, period=float(whole)) if again[whole] > 1.1 * again[own] else rhythm
 
 
 def _without_slow(values: FloatArray) -> FloatArray:
@@ -78,6 +94,16 @@ def _lasts(values: FloatArray, frequency: float) -> bool:
     turning = _without_slow(values) * np.exp(-2j * np.pi * frequency * np.arange(len(values)))
     amplitudes = sorted(abs(part.mean()) for part in np.array_split(turning, NUM_QUARTERS))
     return bool(amplitudes[1] > LASTING * amplitudes[-1])
+
+
+def _comes_with(bucket: IntArray, frequency: FloatArray, at: int) -> bool:
+    """Whether some bucket itself has a line at this frequency."""
+    for number in np.unique(bucket).tolist():
+        power = _power((bucket == number).astype(np.float64))[1:]
+        nearby = float((power / background(frequency, power))[max(0, at - 1) : at + 2].max())
+        if nearby > np.log2(len(power) / FALSE_ALARM):
+            return True
+    return False
 
 
 def _power(values: FloatArray) -> FloatArray:

@@ -16,6 +16,7 @@ START = 0.02  # share of the run whose steep fall is no event
 FLAT = 0.015  # share of the level
 LONG_FLAT, LATE_FLAT = 0.25, 0.4  # shares of the run
 RISE = 0.05
+BEGINNING = 0.1  # share of the run in which a trend cannot be told from buckets that come one after another
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,9 @@ def plateau(parts: Parts) -> Plateau | None:
 def rises_from(parts: Parts) -> int | None:
     """Index of the lowest point, if the trend has risen from it for good."""
     trend, total = parts.trend, len(parts.trend)
-    lowest = int(np.argmin(trend))
-    if lowest > 0.85 * total:
+    first, last = int(BEGINNING * total), int(0.85 * total)
+    lowest = first + int(np.argmin(trend[first:]))
+    if lowest > last:
         return None
     error = parts.sigma * np.sqrt(longer(parts.rest) / max(1.0, total / 16))
     rise = float(trend[-1] - trend[lowest])

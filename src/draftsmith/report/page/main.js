@@ -24,12 +24,12 @@
     };
   }
 
-  /** Acceptance in training as a band, and what real decoding gave where it was measured on the way. */
+  /** Acceptance in training as a band, and what decoding held-out prompts gave, where it was measured on the way. */
   function acceptance(range, width) {
-    const made = banded(columns.acceptance, "mean")(range, width), { x: places, free_running, teacher_forced } = figures.served;
+    const made = banded(columns.acceptance, "mean")(range, width), { x: places, length } = figures.held_out;
     if (!places.length) return made;
-    made.data = uPlot.join([made.data, [places, free_running, teacher_forced]], [[0, 2, 2, 2], [0, 1, 1]]);
-    made.series.push(line("decoding, measured", color("good"), { points: { show: true, size: 7 } }), line("teacher-forced on it", color("warn"), { dash: [6, 4], points: { show: true, size: 5 } }));
+    made.data = uPlot.join([made.data, [places, length]]);
+    made.series.push(line("measured on held-out prompts", color("good"), { points: { show: true, size: 7 } }));
     return made;
   }
 
@@ -71,7 +71,7 @@
       if (event.x < u.scales.x.min || event.x > u.scales.x.max) continue;
       const at = Math.round(u.valToPos(event.x, "x", true));
       u.ctx.strokeStyle = color(tones[event.kind] || "soft");
-      u.ctx.globalAlpha = tones[event.kind] ? .9 : .35;
+      u.ctx.globalAlpha = tones[event.kind] ? .9 : .25;
       u.ctx.setLineDash(tones[event.kind] ? [] : [3, 4]);
       u.ctx.beginPath(); u.ctx.moveTo(at, u.bbox.top); u.ctx.lineTo(at, u.bbox.top + u.bbox.height); u.ctx.stroke();
     }
@@ -148,7 +148,7 @@
     plot("chart-spectrum", () => ({
       data: [spectrum.period, spectrum.power, spectrum.without],
       series: [{ label: "period", value: (_u, v) => brief(v) }, line("all", color("accent")), line("without buckets", color("soft"), { width: 1.2 })],
-    }), { overSteps: false, xScale: { distr: 3 }, y: { distr: 3 } });
+    }), { overSteps: false, xScale: { distr: 3 }, y: { distr: 3, range: (_u, _low, high) => [.1, Math.max(30, 2 * high)] } });
   }
 
   function stages(found) {
