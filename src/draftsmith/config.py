@@ -160,6 +160,11 @@ class TrainConfig(Section):
         default=False, description="Skip a step whose loss is more than 6 sigma above the last 128; noted in any case."
     )
 
+    @property
+    def base_lr(self) -> float:
+        """Peak of the schedule of most parameters: with Muon that is the rate of the matrices."""
+        return self.muon_lr if self.optimizer == "muon" else self.lr
+
     @model_validator(mode="after")
     def _one_budget(self) -> TrainConfig:
         if sum(v is not None for v in (self.minutes, self.max_steps, self.epochs)) != 1:
@@ -259,6 +264,14 @@ class EvalConfig(Section):
         return self
 
 
+class ObserveConfig(Section):
+    """Who else is told what metrics.jsonl and events.jsonl say."""
+
+    sinks: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(
+        default=(), description="Copies for dashboards, each an extra of its name; W&B stays offline."
+    )
+
+
 class RunSection(Section):
     """Where a run lives."""
 
@@ -283,6 +296,7 @@ class RunConfig(Section):
     flow: FlowConfig = FlowConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
+    observe: ObserveConfig = ObserveConfig()
 
     @model_validator(mode="after")
     def _best_is_kept(self) -> RunConfig:

@@ -35,10 +35,6 @@ class DivergedError(DraftsmithError):
     """Step after step gave a loss or gradient that is not finite."""
 
 
-class ServerError(DraftsmithError):
-    """A server that is to be measured is not there, died, or is not what it was said to be."""
-
-
 class StageError(DraftsmithError):
     """A stage of a running pipeline failed or hangs. The cause is chained; `stacks` is set where time ran out."""
 

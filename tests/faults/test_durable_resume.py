@@ -18,6 +18,7 @@ from chaos import Training, ending_of, leftovers, lines_of, wait_until
 import draftsmith.run.judging as judging_module
 import draftsmith.run.loop as loop_module
 import draftsmith.training.checkpoint as checkpoint_module
+from draftsmith.evaluation import ServedAcceptance
 from draftsmith.export import read_drafter
 from draftsmith.observe.lines import LineLog
 from draftsmith.training import load_checkpoint, newest_checkpoint, params_sha256
@@ -276,10 +277,10 @@ def scripted(monkeypatch: pytest.MonkeyPatch, lengths: list[float]) -> None:
     """Measurements during training give these, one after the other."""
     left = iter(lengths)
 
-    def measure(*_arguments: Any) -> dict[str, Any]:
-        return {"acceptance_length": next(left), "acceptance_by_slot": [0.5], "lossless": True}
+    def measure(*_arguments: Any, **_settings: Any) -> ServedAcceptance:
+        return ServedAcceptance(next(left), 3.5, 0.5, (0.5,), lossless=True, num_prompts=3, num_verifications=9)
 
-    monkeypatch.setattr(judging_module, "measure_sets", measure)
+    monkeypatch.setattr(judging_module, "measure_during_training", measure)
 
 
 MEASURING = ("eval.num_prompts=3", "eval.every_steps=2", "eval.num_timed=0")
@@ -325,19 +326,23 @@ def test_what_is_measured_during_training_is_what_is_measured_at_its_end(
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     assert summary["held_out_acceptance"].keys() == {"4", "8"}
     assert summary["held_out_acceptance"]["8"] == summary["acceptance_length"]
+    measured = [line for line in lines_of(run / "metrics.jsonl") if "held_out_acceptance" in line]
+    for line in measured:
+        gap = line["held_out_teacher_forced"] - line["held_out_acceptance"]
+        assert line["held_out_gap"] == pytest.approx(gap)
 
 
 def test_a_signal_while_measuring_stops_and_the_measurement_is_made_up_for(
     train: Callable[..., tuple[Finished, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, pressed = judging_module.measure_sets, []
+    original, pressed = judging_module.measure_during_training, []
 
-    def measure(*arguments: Any) -> Any:
+    def measure(*arguments: Any, **settings: Any) -> Any:
         if not pressed:
             pressed.append(os.kill(os.getpid(), signal.SIGTERM))
-        return original(*arguments)
+        return original(*arguments, **settings)
 
-    monkeypatch.setattr(judging_module, "measure_sets", measure)
+    monkeypatch.setattr(judging_module, "measure_during_training", measure)
     assert train(*MEASURING)[0].code == 143
     done, run = train(*MEASURING)
     assert done.code == 0, done.err

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from draftsmith.errors import ServerError
+from draftsmith.errors import EngineError
 from draftsmith.evaluation import Served, measure_server
 from draftsmith.target import GREEDY, Sampling
 from helpers import draftsmith
@@ -174,14 +174,14 @@ def test_sampling_is_passed_on(serve: Any) -> None:
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8080", "ftp://x", "http://", "nonsense", ""])
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(ServerError, match="no address of a server"):
+    with pytest.raises(EngineError, match="no address of a server"):
         measure(url, "openai")
 
 
 @pytest.mark.parametrize("engine", ["llama.cpp", "openai"])
 def test_a_server_that_is_not_there_is_an_error_at_once(engine: str) -> None:
     start = time.monotonic()
-    with pytest.raises(ServerError, match="cannot be reached"):
+    with pytest.raises(EngineError, match="cannot be reached"):
         measure("http://127.0.0.1:9", engine)
     assert time.monotonic() - start < 5
 
@@ -201,7 +201,7 @@ def test_a_server_that_is_not_there_is_an_error_at_once(engine: str) -> None:
 def test_a_server_that_dies_or_talks_nonsense_is_an_error_with_its_address(found: Any, named: str, serve: Any) -> None:
     server = serve(lambda path, body: llama(path, body) if body is None else found)
     start = time.monotonic()
-    with pytest.raises(ServerError, match=named) as caught:
+    with pytest.raises(EngineError, match=named) as caught:
         measure(server, "llama.cpp")
     assert server.url in str(caught.value)
     assert time.monotonic() - start < 5
@@ -210,13 +210,13 @@ def test_a_server_that_dies_or_talks_nonsense_is_an_error_with_its_address(found
 def test_a_server_that_hangs_is_given_up_after_the_timeout(serve: Any) -> None:
     server = serve(lambda path, body: llama(path, body) if body is None else time.sleep(3))
     start = time.monotonic()
-    with pytest.raises(ServerError, match=r"(did not answer|no answer) within 0\.5 s"):
+    with pytest.raises(EngineError, match=r"(did not answer|no answer) within 0\.5 s"):
         measure(server, "llama.cpp", timeout_s=0.5)
     assert time.monotonic() - start < 2.5
 
 
 def test_a_server_without_a_model_is_said_to_have_none(serve: Any) -> None:
-    with pytest.raises(ServerError, match="names no model"):
+    with pytest.raises(EngineError, match="names no model"):
         measure(serve(lambda path, body: {"data": []}), "openai")
 
 

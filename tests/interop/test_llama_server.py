@@ -10,12 +10,12 @@ import pytest
 
 from draftsmith.drafter import Drafter
 from draftsmith.errors import EngineMissing
-from draftsmith.evaluation import speculate, walk
+from draftsmith.evaluation import measure_server, speculate, walk
 from draftsmith.export import export_drafter, model_card
 from draftsmith.export.gguf_tokenizer import tokenizer_as_gguf
 from draftsmith.export.llama_cpp import export_gguf, gguf_file
 from draftsmith.export.llama_server import Served, llama_server, pooled_length
-from draftsmith.target import Target, generate
+from draftsmith.target import GREEDY, Target, generate
 from helpers import draftsmith
 from interop.llama_gguf import write_target
 
@@ -80,6 +80,29 @@ def test_in_fp32_every_token_and_every_count_is_ours(
     assert [list(a.tokens) for a in drafted] == generate(target, prompts, max_new_tokens=NUM_TOKENS)
     ours = speculate(trained, target, prompts, max_new_tokens=NUM_TOKENS)
     assert [a.num_verifications for a in drafted] == [len(a.committed) for a in ours]
+
+
+@pytest.mark.timeout(600)
+def test_eval_measures_at_the_server_what_our_decoder_measures(
+    target_gguf: Path, target: Target, trained: Drafter, tokenizer: Any, prompts: list[list[int]], tmp_path: Path
+) -> None:
+    drafter = exported(trained, tokenizer, tmp_path, "f32")
+    with llama_server(target_gguf, drafter=drafter, num_draft=7, context=256, more=EXACT) as server:
+        found = measure_server(
+            "llama.cpp",
+            server.address,
+            prompts,
+            max_new_tokens=NUM_TOKENS,
+            sampling=GREEDY,
+            timeout_s=300,
+            progress=lambda _: None,
+        )
+    ours = speculate(trained, target, prompts, max_new_tokens=NUM_TOKENS)
+    # A server counts the tokens of answers; a verification that the limit cuts counts whole with us.
+    assert found.acceptance_length == pytest.approx(
+        sum(len(a.tokens) - 1 for a in ours) / sum(len(a.committed) for a in ours)
+    )
+    assert found.num_tokens == sum(len(a.tokens) for a in ours)
 
 
 @pytest.mark.timeout(600)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from draftsmith.errors import ServerError
+from draftsmith.errors import EngineError
 from draftsmith.target import Sampling
 
 Engine = Literal["llama.cpp", "openai"]
@@ -76,7 +76,7 @@ def measure_server(
     timeout_s: float,
     progress: Callable[[str], None],
 ) -> Served:
-    """Send every prompt once. Raises ServerError if the server is not there, dies, or takes longer than `timeout_s`."""
+    """Send every prompt once. Raises EngineError if the server is not there, dies, or takes longer than `timeout_s`."""
     server = _Server(url, timeout_s)
     ask, settings = _llama_cpp(server) if engine == "llama.cpp" else _openai(server)
     before = _counters(server) if engine == "openai" else None
@@ -107,7 +107,7 @@ def _llama_cpp(server: _Server) -> tuple[Callable[..., _Answer], dict[str, Any]]
 def _openai(server: _Server) -> tuple[Callable[..., _Answer], dict[str, Any]]:
     models = server.field(json.loads(server.get("/v1/models")), "data")
     if not models:
-        raise ServerError(f"{server.url}/v1/models names no model; wait until the server has loaded one")
+        raise EngineError(f"{server.url}/v1/models names no model; wait until the server has loaded one")
 
     def ask(prompt: Sequence[int], settings: dict[str, Any], max_new_tokens: int) -> _Answer:
         start = time.perf_counter()
@@ -167,7 +167,7 @@ def _counters(server: _Server) -> dict[str, float] | None:
     """vLLM's counters, summed over engines; None where there are none."""
     try:
         text = server.get("/metrics")
-    except ServerError:
+    except EngineError:
         return None
     found = {name: pattern.findall(text) for name, pattern in COUNTERS.items()}
     return {name: sum(map(float, values)) for name, values in found.items()} if all(found.values()) else None
@@ -179,7 +179,7 @@ class _Server:
     def __init__(self, url: str, timeout_s: float) -> None:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ServerError(f"--url is {url!r}, which is no address of a server; give one like http://127.0.0.1:8080")
+            raise EngineError(f"--url is {url!r}, which is no address of a server; give one like http://127.0.0.1:8080")
         self.url, self._timeout_s = url.rstrip("/").removesuffix("/v1"), timeout_s
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -194,11 +194,11 @@ class _Server:
         try:
             return json.loads(text)
         except ValueError:
-            raise ServerError(f"{self.url}{path} did not answer in JSON but {text[:80]!r}") from None
+            raise EngineError(f"{self.url}{path} did not answer in JSON but {text[:80]!r}") from None
 
     def field(self, found: Any, name: str) -> Any:
         if not isinstance(found, dict) or name not in found:
-            raise ServerError(f"an answer of {self.url} lacks {name!r}; is this the engine that --engine says?")
+            raise EngineError(f"an answer of {self.url} lacks {name!r}; is this the engine that --engine says?")
         return found[name]
 
     def _send(self, request: urllib.request.Request, timeout_s: float) -> str:
@@ -207,13 +207,13 @@ class _Server:
                 return str(response.read().decode("utf-8", "replace"))
         except urllib.error.HTTPError as error:
             said = error.read(200).decode("utf-8", "replace")
-            raise ServerError(f"{request.full_url} answered {error.code} {error.reason}: {said}") from None
+            raise EngineError(f"{request.full_url} answered {error.code} {error.reason}: {said}") from None
         except TimeoutError:
-            raise ServerError(
+            raise EngineError(
                 f"{request.full_url} did not answer within {timeout_s:g} s; is the server stuck?"
             ) from None
         except (OSError, http.client.HTTPException) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
             if isinstance(reason, TimeoutError):
                 reason = f"no answer within {timeout_s:g} s"
-            raise ServerError(f"{request.full_url} cannot be reached ({reason}); is the server running?") from None
+            raise EngineError(f"{request.full_url} cannot be reached ({reason}); is the server running?") from None

@@ -69,7 +69,7 @@ class LlamaServer:
 
     def __init__(self, running: Program, port: int) -> None:
         self._running = running
-        self._address = f"http://127.0.0.1:{port}"
+        self.address = f"http://127.0.0.1:{port}"
 
     def complete(self, prompt: Sequence[int], *, max_new_tokens: int) -> Served:
         """The greedy answer to a prompt of token ids, the end token included if it came."""
@@ -91,7 +91,7 @@ class LlamaServer:
 
     def _post(self, path: str, body: dict[str, Any]) -> Any:
         request = urllib.request.Request(
-            self._address + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+            self.address + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         try:
             with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:

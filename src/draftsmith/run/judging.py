@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 
 from draftsmith.config import EvalConfig
 from draftsmith.drafter import Drafter
-from draftsmith.evaluation import measure_sets
+from draftsmith.evaluation import ServedAcceptance, measure_during_training
 from draftsmith.observe import Journal, StopRequest
 from draftsmith.run.measuring import decoding_of
 from draftsmith.run.workplace import Workplace
@@ -28,7 +27,8 @@ class Judge:
 
     def __init__(self, work: Workplace, journal: Journal, stop: StopRequest) -> None:
         self._config, self._work, self._journal, self._stop = work.config, work, journal, stop
-        self._prompts = {name: asked[: work.config.eval.num_during] for name, asked in list(work.prompts.items())[:1]}
+        self._set, asked = next(iter(work.prompts.items()), ("", []))
+        self._prompts = asked[: work.config.eval.num_during]
         self._target: Target | None = None
 
     def is_due(self, state: TrainState, *, at_end: bool = False) -> bool:
@@ -46,19 +46,21 @@ class Judge:
         except _Abandoned:
             return time.monotonic() - began
         seconds = time.monotonic() - began
-        state.acceptance[state.step] = float(measured["acceptance_length"])
+        state.acceptance[state.step] = measured.free_running
         self._journal.metrics(
             step=state.step,
             epoch=state.epoch,
             seq=state.seq,
-            held_out_acceptance=measured["acceptance_length"],
-            held_out_by_slot=measured["acceptance_by_slot"],
-            held_out_lossless=measured["lossless"],
+            held_out_acceptance=measured.free_running,
+            held_out_teacher_forced=measured.teacher_forced,
+            held_out_gap=measured.gap,
+            held_out_by_slot=measured.by_slot,
+            held_out_lossless=measured.lossless,
             measured_s=round(seconds, 3),
         )
         return seconds
 
-    def _measure(self, drafter: Drafter, alive: Callable[[], None]) -> dict[str, Any]:
+    def _measure(self, drafter: Drafter, alive: Callable[[], None]) -> ServedAcceptance:
         if self._target is None:
             self._target = self._open_target()
         judged = copy.deepcopy(drafter).requires_grad_(False).to(torch.bfloat16).eval()
@@ -69,7 +71,8 @@ class Judge:
                 raise _Abandoned
             alive()
 
-        return measure_sets(judged, self._target, self._prompts, decoding_of(self._config), between)
+        decoding = decoding_of(self._config)
+        return measure_during_training(judged, self._target, self._prompts, decoding, name=self._set, progress=between)
 
     def _open_target(self) -> Target:
         work = self._work
