@@ -8,9 +8,10 @@ from draftsmith.flow.background import Background, Outcome
 from draftsmith.flow.best_effort import BestEffort
 from draftsmith.flow.pages import pages
 from draftsmith.flow.pipeline import Output, Pipeline, once
+from draftsmith.flow.pool import as_completed
 from draftsmith.flow.processes import process_workers
 from draftsmith.flow.program import Program, program
-from draftsmith.flow.verdict import Verdict, shares, slowest, verdict
+from draftsmith.flow.verdict import Verdict, shares, verdict
 
 __all__ = [
     "Background",
@@ -22,11 +23,11 @@ __all__ = [
     "Program",
     "StageStats",
     "Verdict",
+    "as_completed",
     "once",
     "pages",
     "process_workers",
     "program",
     "shares",
-    "slowest",
     "verdict",
 ]
