@@ -3,8 +3,9 @@
     python benchmarks/data.py --rows 100000
 
 Synthetic conversations of two turns and about 600 tokens, made of the words of the shipped ones. The tokenizer alone
-gets the same rendered texts in the same batches, on all cores, by its own threads and by processes of one thread each;
-the faster of the two is what `prepare` is measured against. Prints a table, writes JSON with --out.
+gets the same rendered texts (of the first rows, if there are many) in the same batches, on all cores, by its own
+threads and by processes of one thread each; the faster of the two is what `prepare` is measured against. Prints a
+table, writes JSON with --out. With --storage, the store is compared with the same samples in an Arrow file.
 """
 
 from __future__ import annotations
@@ -34,16 +35,20 @@ BATCH = 256
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--alone-rows", type=int, default=24_000, help="Rows that the tokenizer alone gets, at most.")
     parser.add_argument("--target", default="smollm2-135m")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--storage", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        source, store = Path(folder) / "rows.jsonl", Path(folder) / "store"
+        source, store, fewer = (Path(folder) / name for name in ("rows.jsonl", "store", "fewer.jsonl"))
         write_rows(source, options.rows)
-        alone = {how: in_a_child("alone", source, options, how) for how in ("threads", "processes")}
+        write_rows(fewer, min(options.rows, options.alone_rows))
+        alone = {how: in_a_child("alone", fewer, options, how) for how in ("threads", "processes")}
         made = in_a_child("prepare", source, options, str(store))
         opened = in_a_child("open", store, options, "")
+        storage = in_a_child("storage", store, options, str(Path(folder) / "arrow")) if options.storage else None
     fastest = max(found["tokens_per_s"] for found in alone.values())
     result = {
         "rows": options.rows,
@@ -52,6 +57,7 @@ def main() -> None:
         "prepare": made,
         "share_of_tokenizer": made["tokens_per_s"] / fastest,
         "open": opened,
+        "storage": storage,
         "environment": environment(),
     }
     print(f"{options.rows:,} conversations, {made['tokens'] / options.rows:.0f} tokens each, {options.workers} workers")
@@ -61,6 +67,11 @@ def main() -> None:
     print(f"share of the faster         {result['share_of_tokenizer']:>12.1%}")
     print(f"peak memory, all processes  {made['peak_bytes'] / 1e6:>12,.0f} MB")
     print(f"open and read a sample      {opened['seconds']:>12.3f} s")
+    for name, found in (storage or {}).items():
+        print(
+            f"{name:9} {found['bytes'] / 1e6:>8,.1f} MB, opened in {found['open_s'] * 1e3:>6.1f} ms, "
+            f"a sample in random order {found['sample_us']:>8,.1f} us"
+        )
     if options.out:
         options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
@@ -98,6 +109,8 @@ def child(what: str, place: str, target: str, workers: str, argument: str) -> di
         return tokenizer_alone(Path(place), target, int(workers), argument)
     if what == "open":
         return opening(Path(place))
+    if what == "storage":
+        return storing(Path(place), Path(argument))
     return preparing(Path(place), target, int(workers), Path(argument))
 
 
@@ -110,8 +123,9 @@ def preparing(source: Path, target: str, num_workers: int, destination: Path) ->
     tokenizer = load_tokenizer(TargetConfig(model=target))
     peak = [0]
 
-    def progress(_rows: int, _tokens: int) -> None:
-        peak[0] = max(peak[0], resident_bytes())
+    def progress(rows: int, _tokens: int) -> None:
+        if rows // BATCH % 8 == 0:  # looking at all processes takes a moment too
+            peak[0] = max(peak[0], resident_bytes())
 
     start = time.perf_counter()
     store = prepare(
@@ -171,6 +185,46 @@ def opening(path: Path) -> dict[str, Any]:
     return {"seconds": time.perf_counter() - start, "tokens": len(sample.input_ids), "samples": len(store)}
 
 
+def storing(place: Path, arrow: Path) -> dict[str, Any]:
+    """Bytes, time to open and time per sample in random order: our files, and the same arrays kept by `datasets`."""
+    import datasets
+
+    store = TokenStore.open(place)
+    samples = (store.sample(index) for index in range(len(store)))
+    rows = ({"id": s.id, "input_ids": s.input_ids, "loss_mask": s.loss_mask} for s in samples)
+    features = datasets.Features(
+        {
+            "id": datasets.Value("string"),
+            "input_ids": datasets.List(datasets.Value("int32")),
+            "loss_mask": datasets.List(datasets.Value("bool")),
+        }
+    )
+    datasets.disable_progress_bars()
+    datasets.Dataset.from_list(list(rows), features=features).save_to_disk(str(arrow))
+    order = random.Random(0).choices(range(len(store)), k=2000)
+    return {
+        "store": timed(place, TokenStore.open, lambda opened, index: opened.sample(index).input_ids, order),
+        "datasets": timed(
+            arrow,
+            lambda path: datasets.load_from_disk(str(path)).with_format("numpy"),
+            lambda opened, index: opened[index]["input_ids"],
+            order,
+        ),
+    }
+
+
+def timed(place: Path, open_it: Any, sample: Any, order: Sequence[int]) -> dict[str, float]:
+    start = time.perf_counter()
+    opened = open_it(place)
+    sample(opened, order[0])
+    open_s = time.perf_counter() - start
+    start = time.perf_counter()
+    tokens = sum(len(sample(opened, index)) for index in order)
+    seconds = time.perf_counter() - start
+    size = sum(file.stat().st_size for file in place.iterdir())
+    return {"bytes": size, "open_s": open_s, "sample_us": seconds / len(order) * 1e6, "tokens": tokens}
+
+
 def check(accounting: Accounting) -> None:
     if accounting.num_rejected or accounting.num_kept != accounting.num_read:
         raise SystemExit(f"not every row was kept: {accounting}")
@@ -179,16 +233,17 @@ def check(accounting: Accounting) -> None:
 def resident_bytes() -> int:
     """Of this process and its children together; pages that they share are counted once for each."""
     threads = [path / "children" for path in Path("/proc/self/task").iterdir()]
-    children = {pid for path in threads for pid in path.read_text(encoding="utf-8").split()}
-    return sum(status_kb(pid) for pid in ["self", *children]) * 1024
+    children = {pid for path in threads for pid in text_of(path).split()}
+    lines = [line for pid in ["self", *children] for line in text_of(Path(f"/proc/{pid}/status")).splitlines()]
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) * 1024
 
 
-def status_kb(pid: str) -> int:
+def text_of(path: Path) -> str:
+    """Empty if the thread or process has just ended."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
-    except OSError:  # it has just ended
-        return 0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def environment() -> dict[str, Any]:

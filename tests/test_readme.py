@@ -39,6 +39,15 @@ def test_commands_that_pages_show_exist_and_all_are_in_the_readme() -> None:
     assert table == COMMANDS
 
 
+def test_tests_that_pages_call_a_proof_exist() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").rglob("test_*.py"))]
+    known = {name for text in sources for name in re.findall(r"^def (test_\w+)", text, flags=re.MULTILINE)}
+    pages = (ROOT / "docs" / "design").glob("*.md")
+    named = {name for page in pages for name in re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))}
+    assert len(named) > 20
+    assert named <= known, sorted(named - known)
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: path.name)
 def test_shipped_configurations_are_valid(path: Path) -> None:
     load_config(path)

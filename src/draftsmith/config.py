@@ -39,8 +39,10 @@ class TargetConfig(Section):
     )
     num_taps: int = Field(default=5, ge=1, description="How many layers to tap when layer_ids is not given.")
     trust_remote_code: bool = False
-    cache: Literal["none", "disk"] = Field(
-        default="none", description="disk: capture hidden states once, ahead of training, and reuse them in later runs."
+    cache: Literal["none", "first-epoch", "disk"] = Field(
+        default="none",
+        description="Keep hidden states on disk, for later epochs and runs: as the first epoch makes them, or (disk) "
+        "all of them ahead of training.",
     )
 
     @model_validator(mode="after")
@@ -158,6 +160,11 @@ class TrainConfig(Section):
         default=False, description="Skip a step whose loss is more than 6 sigma above the last 128; noted in any case."
     )
 
+    @property
+    def base_lr(self) -> float:
+        """Peak of the schedule of most parameters: with Muon that is the rate of the matrices."""
+        return self.muon_lr if self.optimizer == "muon" else self.lr
+
     @model_validator(mode="after")
     def _one_budget(self) -> TrainConfig:
         if sum(v is not None for v in (self.minutes, self.max_steps, self.epochs)) != 1:
@@ -257,6 +264,14 @@ class EvalConfig(Section):
         return self
 
 
+class ObserveConfig(Section):
+    """Who else is told what metrics.jsonl and events.jsonl say."""
+
+    sinks: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(
+        default=(), description="Copies for dashboards, each an extra of its name; W&B stays offline."
+    )
+
+
 class RunSection(Section):
     """Where a run lives."""
 
@@ -281,6 +296,7 @@ class RunConfig(Section):
     flow: FlowConfig = FlowConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
+    observe: ObserveConfig = ObserveConfig()
 
     @model_validator(mode="after")
     def _best_is_kept(self) -> RunConfig:

@@ -9,11 +9,12 @@ import pytest
 import zoo
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from draftsmith.data.places import TokenPlaces, Tokens, within
 from draftsmith.data.readers import RowError
-from draftsmith.data.template import ChatTemplate, TokenPlaces, num_anchors
+from draftsmith.data.template import ChatTemplate, num_anchors
 from draftsmith.errors import ModelError
 from draftsmith.records import Conversation
 
@@ -284,8 +285,8 @@ class Offsets(list[tuple[int, int]]):
 def test_blank_tokens_start_where_the_token_before_stops() -> None:
     places = TokenPlaces(Offsets([(0, 3), (4, 4), (4, 6), (6, 7), (6, 7)]))
     assert [places.first_from(char) for char in range(8)] == [0, 1, 1, 1, 2, 3, 3, 5]
-    assert places.within([(1, 2)], 0, 5).tolist() == [True, False, False, False, False]
-    assert places.within([(5, 7)], 1, 5).tolist() == [False, True, True, True]
+    assert within(places, [(1, 2)], 0, 5).tolist() == [True, False, False, False, False]
+    assert within(places, [(5, 7)], 1, 5).tolist() == [False, True, True, True]
 
 
 def test_anchors_need_two_supervised_tokens_side_by_side() -> None:
@@ -335,3 +336,31 @@ def test_supervised_spans_decode_to_the_answers_and_their_end_markers(
     samples = chat_template.tokenize(zoo.chat(*[text for turn in texts for text in turn]))
     runs = [run for sample in samples for run in zoo.supervised(tokenizer, sample.input_ids, sample.loss_mask)]
     assert runs == [before + answer + after for _, answer in texts]
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    parts=st.lists(
+        st.sampled_from(["a", "é", "漢", "🙂", "\n\n", "\n", " ", "<|im_end|>", "e\u0301", "\u212b"]), max_size=12
+    ),
+    trims=st.booleans(),
+)
+def test_places_from_the_lengths_of_tokens_are_those_from_offsets(parts: list[str], trims: bool) -> None:
+    text = "".join(parts)
+    backend = merging_tokenizer(zoo.CHATML, trim_offsets=trims).backend_tokenizer
+    [(ids, places)] = Tokens(backend).encode([text])
+    encoding = backend.encode(text, add_special_tokens=False)
+    assert ids.tolist() == encoding.ids
+    if not trims:
+        expected = TokenPlaces(encoding)
+        for char in range(len(text) + 2):
+            assert places.first_from(char) == expected.first_from(char)
+            assert places.first_touching(char) == expected.first_touching(char)
+
+
+def test_a_tokenizer_that_changes_the_text_is_asked_for_offsets() -> None:
+    tokenizer = zoo.byte_tokenizer(zoo.CHATML)
+    tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
+    for answer in ("A\u030a.", "Å."):  # two characters that become one, and the one
+        [sample] = ChatTemplate(tokenizer).tokenize(zoo.chat("A\u030a", answer))
+        assert zoo.supervised(tokenizer, sample.input_ids, sample.loss_mask) == ["Å.<|im_end|>"]

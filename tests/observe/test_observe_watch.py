@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from observe_rows import event_row, metrics_row, write_rows
 
 from draftsmith.errors import CheckpointError
 from draftsmith.observe import Snapshot, Tail
+from draftsmith.run.lock import is_held
 from draftsmith.run.watching import RunFiles
 from helpers import draftsmith
 
@@ -43,6 +46,15 @@ def test_a_running_run_is_shown_as_its_rows_say(run: Path) -> None:
     assert found.acceptance == pytest.approx(1.055)
     assert found.lr == pytest.approx(5e-4)
     assert (found.elapsed_s, found.left_s) == (10.0, pytest.approx(90.0))
+
+
+def test_a_measurement_on_held_out_prompts_is_shown_and_hides_nothing(run: Path) -> None:
+    measured = {"time": 1010.5, "step": 10, "epoch": 0, "seq": 11, "held_out_acceptance": 1.75, "measured_s": 0.5}
+    with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(measured) + "\n")
+    found = seen(run, now=1010.0)
+    assert (found.held_out, found.step, found.progress, found.lr) == (1.75, 10, 0.1, pytest.approx(5e-4))
+    assert "held out 1.75" in draftsmith("watch", run, "--once").out
 
 
 def test_rows_that_come_later_are_added_and_a_half_line_is_left_for_later(run: Path) -> None:
@@ -122,6 +134,28 @@ def test_a_run_that_went_silent_is_called_dead_but_not_while_it_measures(run: Pa
     assert seen(run).phase == "silent for 1:00:00: it has died, or hangs"
     (run / "summary.json").write_text("{}", encoding="utf-8")
     assert seen(run).phase == "measuring"
+
+
+def test_a_run_that_was_killed_is_called_dead_at_once(run: Path) -> None:
+    holder = (
+        "import sys, time; from pathlib import Path; from draftsmith.run.lock import locked\n"
+        "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+    )
+    assert is_held(run) is None  # no lock, nothing known
+    with subprocess.Popen([sys.executable, "-c", holder, str(run)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        assert is_held(run) is True
+        assert seen(run, now=1010.0).phase == "training"
+        process.kill()
+    assert is_held(run) is False
+    found = seen(run)
+    assert found.phase.startswith("died: its process is gone, and wrote last 0:0")
+    shown = draftsmith("watch", run)  # nothing more will come: it ends
+    assert shown.code == 0
+    assert "died" in shown.out
+    (run / "LOCK").write_text('{"pid": 1, "host": "another machine"}', encoding="utf-8")
+    assert is_held(run) is None
 
 
 def test_a_run_of_another_version_shows_what_it_has(tmp_path: Path) -> None:

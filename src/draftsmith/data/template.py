@@ -11,11 +11,12 @@ has a marked part is always supervised, because a drafter that never learns to s
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import json
 import re
 import sys
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from jinja2 import TemplateError
 
+from draftsmith.data.places import Places, Tokens, within
 from draftsmith.data.rejection import RowError
 from draftsmith.data.turns import Closing, Messages, Render, Rendering, find_closing, locate_in_text, locate_turns
 from draftsmith.errors import ModelError
@@ -72,6 +74,7 @@ class ChatTemplate:
         self.tokenizer = tokenizer
         self.template_kwargs = dict(template_kwargs or {})
         self._special_tokens = tuple(token.content for token in tokenizer.added_tokens_decoder.values())
+        self._tokens = Tokens(tokenizer.backend_tokenizer)
         self._closings: dict[bool, Closing] = {}
         self._text_markers = text_markers
         try:
@@ -116,13 +119,13 @@ class ChatTemplate:
         """For each chat its samples, or why there are none; rendered and tokenised together, which is faster."""
         found = self._render_all(chats)
         texts = [rendering.text for outcome in found if not isinstance(outcome, RowError) for rendering in outcome]
-        encodings = iter(self._encode_all(texts))
+        encoded = iter(self._tokens.encode(texts))
         outcomes: list[tuple[TokenizedSample, ...] | RowError] = []
         for chat, outcome in zip(chats, found, strict=True):
             if isinstance(outcome, RowError):
                 outcomes.append(outcome)
                 continue
-            samples = tuple([self._sample(chat, rendering, next(encodings)) for rendering in outcome])
+            samples = tuple([self._sample(chat, rendering, *next(encoded)) for rendering in outcome])
             none = not any(sample.loss_mask.any() for sample in samples)
             outcomes.append(
                 RowError(NO_TOKEN, "the template's generation markers leave out every turn") if none else samples
@@ -153,34 +156,26 @@ class ChatTemplate:
         return locate_turns(render_prefix, self._closing(chat.tools), self._special_tokens, chat.messages)
 
     def _prefixes(self, chats: Sequence[Conversation]) -> dict[int, dict[tuple[int, bool], str]]:
-        """What `turns` will ask for first, rendered in two calls: most of the time of a call is not the template's.
+        """What `turns` will ask for first, rendered without the tokenizer's preparations, which cost more than that.
 
-        Best effort: where one row makes the template raise, each is rendered on its own later. Without tools, and
-        without nulls in messages, this is what the tokenizer's `apply_chat_template` does.
+        Only for messages of texts, for which those change nothing. What is not here, or raises, is rendered later.
         """
-        from transformers.utils.chat_template_utils import render_jinja_template  # slow to import
-
-        plain = [chat for chat in chats if not chat.tools and not any(None in m.values() for m in chat.messages)]
-        known: dict[int, dict[tuple[int, bool], str]] = {id(chat): {} for chat in plain}
-        settings = {**self.tokenizer.special_tokens_map, **self.template_kwargs}
-        for generation_prompt, extra in ((True, 0), (False, 1)):
-            asked = [
-                (chat, position + extra)
-                for chat in plain
-                for position, message in enumerate(chat.messages)
-                if position and message["role"] == "assistant"
-            ]
-            try:
-                texts, _ = render_jinja_template(
-                    [list(chat.messages[:n]) for chat, n in asked],
-                    chat_template=self.tokenizer.get_chat_template(),
-                    add_generation_prompt=generation_prompt,
-                    **settings,
-                )
-            except TEMPLATE_ERRORS:
-                return {}
-            for (chat, n), text in zip(asked, texts, strict=True):
-                known[id(chat)][n, generation_prompt] = text
+        compiled = _compiled(self.tokenizer.get_chat_template())
+        if compiled is None:
+            return {}
+        settings = {**self.tokenizer.special_tokens_map, **self.template_kwargs, "tools": None, "documents": None}
+        known: dict[int, dict[tuple[int, bool], str]] = {}
+        for chat in chats:
+            if chat.tools or not all(_is_plain(message) for message in chat.messages):
+                continue
+            messages = list(chat.messages)
+            places = [place for place, message in enumerate(messages) if place and message["role"] == "assistant"]
+            asked = [(place + extra, not extra) for place in places for extra in (0, 1)]
+            with contextlib.suppress(*TEMPLATE_ERRORS):
+                known[id(chat)] = {
+                    (n, prompt): compiled.render(messages=messages[:n], add_generation_prompt=prompt, **settings)
+                    for n, prompt in asked
+                }
         return known
 
     def _closing(self, tools: tuple[dict[str, Any], ...]) -> Closing:
@@ -190,20 +185,14 @@ class ChatTemplate:
             self._closings[bool(tools)] = found
         return self._closings[bool(tools)]
 
-    def _encode_all(self, texts: list[str]) -> list[Any]:
-        """Encodings with offsets. The template has written all special tokens, so none are added."""
-        backend = self.tokenizer.backend_tokenizer
-        backend.no_truncation()  # some are saved with a limit
-        backend.no_padding()
-        return list(backend.encode_batch(texts, add_special_tokens=False))
-
-    def _sample(self, chat: Chat, rendering: Rendering, encoding: Any) -> TokenizedSample:
-        input_ids = np.array(encoding.ids, dtype=np.int32)
+    def _sample(
+        self, chat: Chat, rendering: Rendering, input_ids: npt.NDArray[np.int32], places: Places
+    ) -> TokenizedSample:
         loss_mask = np.zeros(len(input_ids), dtype=np.bool_)
-        places = TokenPlaces(encoding)
         for (start, stop), end in zip(rendering.spans, rendering.ends, strict=True):
             first, close, after = places.first_from(start), places.first_from(end), places.first_from(stop)
-            loss_mask[first:close] = True if rendering.marked is None else places.within(rendering.marked, first, close)
+            spoken = True if rendering.marked is None else within(places, rendering.marked, first, close)
+            loss_mask[first:close] = spoken
             if loss_mask[first:close].any():
                 # The model did not close a turn that was cut at a limit, so its closing token teaches nothing true.
                 loss_mask[close:after] = not chat.truncated
@@ -213,7 +202,7 @@ class ChatTemplate:
         """The renderings with the spans that the template's generation markers allow; as they are if it has none."""
         tools = list(chat.tools) or None
         template = self.tokenizer.get_chat_template(tools=tools)
-        if not re.search(r"\{%-?\s*generation\s*-?%\}", template):
+        if not _has_markers(template):
             return renderings
         return [
             self._marked(chat, rendering, template) if rendering.verbatim else rendering for rendering in renderings
@@ -257,43 +246,6 @@ class ChatTemplate:
         return texts
 
 
-class TokenPlaces:
-    """Which token stands at a character, asked for a few characters of a long text.
-
-    A byte-level tokenizer that trims offsets gives a token of blanks the empty range where the *next* token starts;
-    it really starts where the token before it stops.
-    """
-
-    def __init__(self, encoding: Any) -> None:
-        self._encoding = encoding
-        self._tokens = range(len(encoding))
-
-    def first_from(self, char: int) -> int:
-        """The first token that starts at `char` or after it; the number of tokens if there is none."""
-        near = self._encoding.char_to_token(char)  # right nearly always, and found without a search in Python
-        if near is not None and self._start(near) == char and (not near or self._start(near - 1) < char):
-            return int(near)
-        return bisect_left(self._tokens, char, key=self._start)
-
-    def within(self, spans: Sequence[tuple[int, int]], first: int, stop: int) -> npt.NDArray[np.bool_]:
-        """Bool [stop - first], true for those of the tokens first..stop-1 of which something stands in a span."""
-        mask = np.zeros(stop - first, dtype=np.bool_)
-        for start, end in spans:
-            mask[max(0, self._touching(start) - first) : max(0, self.first_from(end) - first)] = True
-        return mask
-
-    def _touching(self, char: int) -> int:
-        """The first token of which something stands at `char` or after it."""
-        first = self.first_from(char)
-        return first - 1 if first and self._encoding.token_to_chars(first - 1)[1] > char else first
-
-    def _start(self, token: int) -> int:
-        start, stop = self._encoding.token_to_chars(token)
-        if start == stop and token:
-            return min(start, self._encoding.token_to_chars(token - 1)[1])  # type: ignore[no-any-return]
-        return start  # type: ignore[no-any-return]
-
-
 def template_sha256(tokenizer: PreTrainedTokenizerBase, template_kwargs: Mapping[str, Any]) -> str:
     """Depends on the template's text and its arguments."""
     known = [tokenizer.chat_template, dict(template_kwargs), tokenizer.special_tokens_map]
@@ -303,6 +255,27 @@ def template_sha256(tokenizer: PreTrainedTokenizerBase, template_kwargs: Mapping
 def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
     """Depends on everything that decides which ids a text gets."""
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+
+
+def _is_plain(message: dict[str, Any]) -> bool:
+    """Role and text, of which the tokenizer hands on exactly that to the template."""
+    return message.keys() == {"role", "content"} and type(message["role"]) is type(message["content"]) is str
+
+
+@functools.cache
+def _has_markers(template: str) -> bool:
+    return re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
+
+
+@functools.cache
+def _compiled(template: str) -> Any:
+    """The template as the tokenizer compiles it, None where its library keeps that elsewhere."""
+    from transformers.utils import chat_template_utils  # slow to import
+
+    try:
+        return chat_template_utils._compile_jinja_template(template)
+    except AttributeError:
+        return None
 
 
 def num_anchors(loss_mask: npt.NDArray[np.bool_]) -> int:

@@ -13,6 +13,7 @@ turn is supervised exactly once and in its own context. Templates that only appe
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -50,13 +51,15 @@ class Closing:
 
     opening: the generation prompt. tail: what stands after the text of a final turn. end: the part of the tail that
     the model generates. follow: where the tail is blank, what closes the turn is the next turn's first special token,
-    with the blanks before it.
+    with the blanks before it. header, marker: of opening and end what no text may hold, nothing if they are plain text.
     """
 
     opening: str
     tail: str
     end: str
     follow: str
+    header: str
+    marker: str
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def locate_turns(
         raise RowError("no assistant turn", f"roles: {', '.join(message['role'] for message in messages)}")
     if positions[0] == 0:
         raise RowError("the assistant speaks first", "there is no prompt that it answers")
-    _check_markers(closing, special_tokens, messages)
+    _check_markers(closing, messages)
     renderings: list[Rendering] = []
     for position in reversed(positions):
         turn = _generated_turn(render, closing, special_tokens, messages, position)
@@ -92,15 +95,14 @@ def locate_turns(
     return renderings[::-1]
 
 
-def _check_markers(closing: Closing, special_tokens: Sequence[str], messages: Messages) -> None:
+def _check_markers(closing: Closing, messages: Messages) -> None:
     """Refuse texts that hold what only a template writes: they would become real turns and ends of turns."""
-    header, end = closing.opening.strip().partition("\n")[0], closing.end.strip()
     for position, message in enumerate(messages):
         text = message["content"]
-        if len(pieces(header, special_tokens)) > 1 and header in text:
-            raise RowError("the template is applied twice", f"message {position} holds {header!r}")
-        if message["role"] == "assistant" and len(pieces(end, special_tokens)) > 1 and end in text:
-            raise RowError("an answer holds the end-of-turn token", f"message {position} holds {end!r}")
+        if closing.header and closing.header in text:
+            raise RowError("the template is applied twice", f"message {position} holds {closing.header!r}")
+        if closing.marker and closing.marker in text and message["role"] == "assistant":
+            raise RowError("an answer holds the end-of-turn token", f"message {position} holds {closing.marker!r}")
 
 
 def locate_in_text(text: str, markers: tuple[str, str], *, cut: bool) -> Rendering:
@@ -145,13 +147,23 @@ def find_closing(render: Render, special_tokens: Sequence[str], bos_token: str |
     opening = _difference(render(asked, True), render(asked, False))
     opener = next((piece for piece in pieces(final, special_tokens)[1::2] if piece != bos_token), None)
     end = _generated_end(tail, continued, special_tokens, opener)
-    return Closing(opening, tail, end, _leading_special(continued, special_tokens))
+    header, marker = (
+        text if len(pieces(text, special_tokens)) > 1 else ""
+        for text in (opening.strip().partition("\n")[0], end.strip())
+    )
+    return Closing(opening, tail, end, _leading_special(continued, special_tokens), header, marker)
 
 
 def pieces(text: str, special_tokens: Sequence[str]) -> list[str]:
     """The text cut at special tokens: plain text at even places, special tokens at odd ones."""
+    pattern = _any_of(tuple(special_tokens))
+    return pattern.split(text) if pattern else [text]
+
+
+@functools.cache
+def _any_of(special_tokens: tuple[str, ...]) -> re.Pattern[str] | None:
     known = sorted((token for token in special_tokens if token.strip()), key=len, reverse=True)
-    return re.split(f"({'|'.join(re.escape(token) for token in known)})", text) if known else [text]
+    return re.compile(f"({'|'.join(re.escape(token) for token in known)})") if known else None
 
 
 def _generated_end(tail: str, continued: str, special_tokens: Sequence[str], opener: str | None) -> str:
@@ -203,13 +215,11 @@ def _generated_turn(
         turn = _after_prompt(render, special_tokens, messages, position, prompt, _Turn(text, 0, end, stop))
     if turn.end <= turn.start:
         raise RowError(UNLOCATED, f"the template renders nothing for message {position}")
-    # Blanks apart: templates trim, and put reasoning that stands in the text on lines of its own.
     shown = turn.text[max(0, turn.start - len(closing.opening)) : turn.end]
-    if _squeeze(messages[position]["content"]) not in _squeeze(shown):
+    if not _shows(shown, messages[position]["content"]):
         raise RowError("the template drops a part of an answer", f"message {position} becomes {shown[-60:]!r}")
-    _check_nothing_lost(messages[position], position, _squeeze(shown))
-    marker = closing.end.strip()
-    if len(pieces(marker, special_tokens)) > 1 and marker in turn.text[turn.start : turn.end]:
+    _check_nothing_lost(messages[position], position, shown)
+    if closing.marker and turn.text.find(closing.marker, turn.start, turn.end) >= 0:
         raise RowError("a turn goes on after its end", f"message {position} becomes {turn.text[turn.start :][:80]!r}")
     supplied = closing.opening.rstrip().rpartition("\n")[2]
     if supplied and turn.text[turn.start : turn.end].lstrip().startswith(supplied):
@@ -218,12 +228,12 @@ def _generated_turn(
 
 
 def _check_nothing_lost(message: dict[str, Any], position: int, shown: str) -> None:
-    """Tool calls and reasoning stand in the turn, blanks apart; what a template ignores cannot be learned."""
-    if any(_squeeze(thought) not in shown for thought in _reasoning(message)):
+    """Tool calls and reasoning stand in the turn; what a template ignores cannot be learned."""
+    if any(not _shows(shown, thought) for thought in _reasoning(message)):
         raise RowError("the template drops the reasoning", f"that of message {position}")
     for call in message.get("tool_calls") or []:
         name = call["function"]["name"] if "function" in call else ""
-        if not name or _squeeze(name) not in shown:
+        if not name or not _shows(shown, name):
             raise RowError("the template drops a tool call", f"message {position} calls {name!r}")
 
 
@@ -273,7 +283,7 @@ def _after_prompt(
         written = content
     if supplied.strip() and content.lstrip().startswith(supplied.split()[0]) and not content.startswith(supplied):
         raise RowError("an answer contradicts the prompt", f"the prompt for message {position} gives {supplied!r}")
-    if any(_squeeze(thought) not in _squeeze(written) for thought in _reasoning(message)):
+    if any(not _shows(written, thought) for thought in _reasoning(message)):
         raise RowError("the template drops the reasoning", f"message {position} was not written after {prompt[-40:]!r}")
     # Some rows keep the block's opening in the text although the prompt supplies it; the server saw it once.
     written = opened + written.removeprefix(supplied)
@@ -303,6 +313,11 @@ def _opened_by_model(prompt: str, header: str, special_tokens: Sequence[str]) ->
 def _reasoning(message: dict[str, Any]) -> list[str]:
     names = ("reasoning_content", "reasoning", "thinking")
     return [message[name] for name in names if isinstance(message.get(name), str)]
+
+
+def _shows(shown: str, text: str) -> bool:
+    """Whether the text stands there, blanks apart: templates trim, and put reasoning on lines of its own."""
+    return text in shown or _squeeze(text) in _squeeze(shown)
 
 
 def _squeeze(text: str) -> str:

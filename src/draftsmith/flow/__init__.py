@@ -5,14 +5,17 @@ Knows nothing about models and needs the standard library only. The contract is 
 
 from draftsmith.flow.accounts import FlowStats, StageStats
 from draftsmith.flow.background import Background, Outcome
+from draftsmith.flow.best_effort import BestEffort
 from draftsmith.flow.pages import pages
 from draftsmith.flow.pipeline import Output, Pipeline, once
+from draftsmith.flow.pool import as_completed
 from draftsmith.flow.processes import process_workers
 from draftsmith.flow.program import Program, program
-from draftsmith.flow.verdict import Verdict, shares, slowest, verdict
+from draftsmith.flow.verdict import Verdict, shares, verdict
 
 __all__ = [
     "Background",
+    "BestEffort",
     "FlowStats",
     "Outcome",
     "Output",
@@ -20,11 +23,11 @@ __all__ = [
     "Program",
     "StageStats",
     "Verdict",
+    "as_completed",
     "once",
     "pages",
     "process_workers",
     "program",
     "shares",
-    "slowest",
     "verdict",
 ]

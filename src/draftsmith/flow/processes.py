@@ -100,6 +100,7 @@ def serve() -> None:
     first = _receive(source)
     function = pickle.loads(first) if first is not None else None
     gc.freeze()  # the function stays: looking through it for garbage again and again would only take time
+    gc.set_threshold(50_000)
     while function is not None:
         item = _receive(source)
         if item is None:

@@ -7,6 +7,7 @@ from draftsmith.observe.live import TrainingView
 from draftsmith.observe.picture import Picture, duration, one_line, size
 from draftsmith.observe.progress import Progress
 from draftsmith.observe.signals import StopRequest
+from draftsmith.observe.sinks import check_sinks, open_sinks
 from draftsmith.observe.snapshot import Snapshot, printable
 from draftsmith.observe.tail import Row, Tail
 from draftsmith.observe.tally import Tally
@@ -21,11 +22,13 @@ __all__ = [
     "Tail",
     "Tally",
     "TrainingView",
+    "check_sinks",
     "describe_environment",
     "duration",
     "fast_dtype",
     "memory_limit_bytes",
     "one_line",
+    "open_sinks",
     "peak_memory_bytes",
     "printable",
     "size",

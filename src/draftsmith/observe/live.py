@@ -6,6 +6,7 @@ there is one follows from what the last one took: all of them together stay belo
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -15,11 +16,11 @@ from rich.live import Live
 
 from draftsmith.flow import FlowStats
 from draftsmith.observe.picture import Picture, one_line
-from draftsmith.observe.snapshot import flow_shares
+from draftsmith.observe.snapshot import Snapshot, flow_shares
 from draftsmith.observe.tail import Row
 from draftsmith.observe.tally import Tally
 
-MAX_SHARE = 0.002
+MAX_SHARE = 0.001
 MIN_INTERVAL_S = 0.5
 
 
@@ -53,9 +54,13 @@ class TrainingView:
     def __enter__(self) -> TrainingView:
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(
-                console=self._console, auto_refresh=False, redirect_stdout=False, vertical_overflow="crop"
+                console=self._console,
+                auto_refresh=False,
+                redirect_stdout=sys.stdout.isatty(),  # what goes to a file is none of our business
+                vertical_overflow="crop",
             )
             self._live.start()
+            self._live.update(Picture(Snapshot(self._title, "waiting for the first batch")), refresh=True)
         else:
             self._print(f"{self._title} ...")
         return self
@@ -88,7 +93,7 @@ class TrainingView:
         self._due = began + took_s + max(MIN_INTERVAL_S, took_s / MAX_SHARE)
 
     def event(self, row: Row) -> None:
-        """Count an event. It is drawn with the next row: events may come from other threads."""
+        """Count an event. It is drawn with the next row, for events may come from other threads."""
         self._tally.event(row)
 
     def _picture(self) -> Picture:

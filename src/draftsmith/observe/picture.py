@@ -68,6 +68,8 @@ def one_line(snapshot: Snapshot) -> str:
         parts.append(f"loss {snapshot.loss:.3f}")
     if snapshot.acceptance is not None:
         parts.append(f"accepted in training {snapshot.acceptance:.2f}")
+    if snapshot.held_out is not None:
+        parts.append(f"held out {snapshot.held_out:.2f}")
     if snapshot.lr is not None:
         parts.append(f"lr {snapshot.lr:.2e}")
     if snapshot.left_s is not None:
@@ -132,6 +134,8 @@ def _learning(snapshot: Snapshot, width: int) -> Iterator[tuple[int, Pieces]]:
             pieces.append((f" ({snapshot.loss - snapshot.loss_before:+.3f})", "dim"))
     if snapshot.acceptance is not None:
         pieces += [("  accepted ", "dim"), (f"{snapshot.acceptance:.2f}", "bold")]
+    if snapshot.held_out is not None:
+        pieces += [("  held out ", "dim"), (f"{snapshot.held_out:.2f}", "bold")]
     if snapshot.lr is not None:
         pieces += [("  lr ", "dim"), (f"{snapshot.lr:.2e}", "")]
     elif snapshot.lr_factor is not None:
@@ -141,19 +145,21 @@ def _learning(snapshot: Snapshot, width: int) -> Iterator[tuple[int, Pieces]]:
     if pieces:
         yield 2, pieces
     if len(snapshot.loss_by_bucket) > 1:
-        yield 5, [("by bucket ", "dim"), ("  ".join(f"{b}: {loss:.2f}" for b, loss in snapshot.loss_by_bucket), "")]
+        losses = "  ".join(f"{bucket}: {loss:.2f}" for bucket, loss in snapshot.loss_by_bucket)
+        for index, text in enumerate(_wrapped(losses, width - 10, sep="  ")):
+            yield 5, [("by bucket " if index == 0 else " " * 10, "dim"), (text, "")]
 
 
 def _flow(flow: FlowShares, width: int, glyphs: Glyphs) -> Iterator[tuple[int, Pieces]]:
     name_width = min(12, max((cell_len(_name(stage)) for stage in flow.stages), default=0))
     bar_width = max(0, min(60, width - name_width - 39))
     legend = f"{glyphs.busy} busy  {glyphs.starved} starved  {glyphs.blocked} blocked"
-    span = f"the last {duration(flow.wall_s)}:  "
-    is_wide = bar_width >= len(legend)
-    if not is_wide:
-        yield 6, [(span + legend, "dim")]
+    legend = f"{legend}  the last {duration(flow.wall_s)}"
     columns = f" {'per cent':>11} {'tokens/s':>8} {'waiting':>15}"
-    yield 6, [(" " * (name_width + 1) + f"{legend if is_wide else '':<{bar_width}}" + columns, "dim")]
+    if bar_width < len(legend):
+        yield 6, [(legend, "dim")]
+        legend = ""
+    yield 6, [(f"{'':{name_width + 1}}{legend:<{bar_width}}{columns}", "dim")]
     for stage in flow.stages:
         shares = [
             (stage.busy, glyphs.busy, "green"),
@@ -173,7 +179,7 @@ def _flow(flow: FlowShares, width: int, glyphs: Glyphs) -> Iterator[tuple[int, P
     budget = "no bound" if flow.budget_bytes is None else f"{size(flow.budget_bytes)}"
     yield 7, [("hidden states in memory ", "dim"), (f"{size(flow.credited_bytes)} of {budget}", "")]
     for index, text in enumerate(_wrapped(flow.verdict, min(width, WIDEST) - 2)):
-        yield 4 + index, [("> " if index == 0 else "  ", "dim"), (text, "")]
+        yield 4 + min(index, 1), [("> " if index == 0 else "  ", "dim"), (text, "")]
 
 
 def _tail(snapshot: Snapshot) -> Iterator[tuple[int, Pieces]]:
@@ -183,7 +189,7 @@ def _tail(snapshot: Snapshot) -> Iterator[tuple[int, Pieces]]:
         yield 8, [("guards: no step skipped, no spike", "dim")]
     if snapshot.last_event:
         age = "" if snapshot.last_event_age_s is None else f", {duration(snapshot.last_event_age_s)} ago"
-        yield 9, [("last event ", "dim"), (snapshot.last_event, ""), (age, "dim")]
+        yield 9, [(f"last event{age}: ", "dim"), (snapshot.last_event, "")]
     for note in snapshot.notes:
         yield 2, [("! ", "bold yellow"), (note, "yellow")]
 
@@ -211,13 +217,15 @@ def _bar(parts: list[tuple[float, str, str]], width: int) -> Pieces:
     return pieces
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    """At most two lines."""
-    if cell_len(text) <= width:
-        return [text]
-    cut = text.rfind(" ", 0, width)
-    cut = cut if cut > 0 else width
-    return [text[:cut], text[cut:].strip()]
+def _wrapped(text: str, width: int, *, sep: str = " ", most: int = 3) -> list[str]:
+    """At most `most` lines, broken at `sep`; the last one may be too long."""
+    wrapped: list[str] = []
+    while cell_len(text) > width and len(wrapped) < most - 1:
+        cut = text.rfind(sep, 0, width + 1)
+        cut = cut if cut > 0 else width
+        wrapped.append(text[:cut])
+        text = text[cut:].strip()
+    return [*wrapped, text]
 
 
 def _fit(pieces: Pieces, width: int) -> Pieces:

@@ -63,7 +63,8 @@ class Window:
 class Snapshot:
     """What is known of a run. None and empty stand for what nobody has written down yet.
 
-    Losses and acceptance are means over the newest batches (see Tally); `loss_before` is that of as many before them.
+    Losses and acceptance are means over the newest batches (see Tally); `loss_before` is that of as many before them,
+    `held_out` the newest measurement of acceptance on held-out prompts.
     """
 
     title: str
@@ -77,6 +78,7 @@ class Snapshot:
     loss_before: float | None = None
     loss_by_bucket: tuple[tuple[int, float], ...] = ()
     acceptance: float | None = None
+    held_out: float | None = None
     lr: float | None = None
     lr_factor: float | None = None
     grad_norm: float | None = None

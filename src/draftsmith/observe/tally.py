@@ -32,6 +32,7 @@ class Tally:
         self._acceptances: deque[float] = deque(maxlen=NEWEST)
         self._by_bucket: dict[int, deque[float]] = {}
         self._newest: Row = {}
+        self._held_out: float | None = None
         self._first: tuple[float, float] | None = None  # time and progress where this start began
         self._num_skipped = 0
         self._num_spikes = 0
@@ -41,9 +42,10 @@ class Tally:
         self._notes: deque[str] = deque(maxlen=MAX_NOTES)
 
     def metrics(self, row: Row) -> None:
-        """One line of metrics.jsonl."""
+        """One line of metrics.jsonl: a batch that was trained on, or a measurement between two steps."""
         self._phase = "training"
-        if "loss" not in row:  # a measurement between two steps
+        if "held_out_acceptance" in row:
+            self._held_out = _number(row, "held_out_acceptance")
             return
         self._newest = row
         loss, acceptance = _number(row, "loss"), _number(row, "acceptance")
@@ -61,6 +63,9 @@ class Tally:
     def event(self, row: Row) -> None:
         """One line of events.jsonl."""
         kind = str(row.get("event", ""))
+        if kind == "warning":
+            self._notes.append(printable(str(row.get("text", ""))))
+            return
         self._event = row
         if kind in ("start", "resume"):
             self._phase = "training"
@@ -69,8 +74,6 @@ class Tally:
             self._phase = _ending(kind, row)
         elif kind == "spike":
             self._num_spikes += 1
-        elif kind == "warning":
-            self._notes.append(printable(str(row.get("text", ""))))
 
     def snapshot(self, now: float, *, flow: FlowShares | None = None) -> Snapshot:
         """Everything up to `now`, in seconds since the epoch; `flow` is newer than what the rows say."""
@@ -93,6 +96,7 @@ class Tally:
             loss_before=_mean(before),
             loss_by_bucket=tuple((bucket, sum(of) / len(of)) for bucket, of in sorted(self._by_bucket.items())),
             acceptance=_mean(self._acceptances),
+            held_out=self._held_out,
             lr=None if factor is None or self._base_lr is None else factor * self._base_lr,
             lr_factor=factor,
             grad_norm=_number(row, "grad_norm"),

@@ -14,6 +14,7 @@ from pathlib import Path
 from draftsmith.errors import CheckpointError
 
 LOCK = "LOCK"
+KERNEL_LOCKS = Path("/proc/locks")
 
 
 @contextmanager
@@ -48,3 +49,17 @@ def _take(run: Path) -> int:
                 f"{run} is in use by another process, {holder or 'which does not say who it is'}; wait for it, stop "
                 "it, or choose another directory with run.dir=..."
             ) from None
+
+
+def is_held(run: Path) -> bool | None:
+    """Whether a process of this machine holds `run`; None where that cannot be known. Locks nothing, writes nothing."""
+    try:
+        status = (run / LOCK).stat()
+        holder = json.loads((run / LOCK).read_text(encoding="utf-8"))
+        if holder["host"] != socket.gethostname():
+            return None
+        taken = KERNEL_LOCKS.read_text(encoding="utf-8")
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    return any("FLOCK" in words and place in words for words in map(str.split, taken.splitlines()))

@@ -9,8 +9,7 @@ from typing import Any
 
 from draftsmith.config import TrainConfig
 from draftsmith.errors import DivergedError, StageError
-from draftsmith.flow import FlowStats, slowest
-from draftsmith.observe import Journal, Progress, StopRequest
+from draftsmith.observe import Journal, StopRequest, TrainingView
 from draftsmith.records import BatchSpec
 from draftsmith.run.judging import Judge, should_stop
 from draftsmith.run.opening import planned
@@ -21,9 +20,7 @@ from draftsmith.training import Saver, StepMetrics, TrainState, finish_step, tra
 FLOW_EVERY = 10  # steps between two reports on the flow in metrics.jsonl
 
 
-def learn(
-    work: Workplace, state: TrainState, saver: Saver, journal: Journal, stop: StopRequest, progress: Progress
-) -> dict[str, Any]:
+def learn(work: Workplace, state: TrainState, saver: Saver, journal: Journal, stop: StopRequest) -> dict[str, Any]:
     """Train until the budget is spent, acceptance rises no more, or a signal arrives; returns who was slow.
 
     Raises StageError or DivergedError between two steps: what was trained up to there can be saved. (A hang that was
@@ -32,9 +29,13 @@ def learn(
     config, judge, watch = work.config, Judge(work, journal, stop), _Stopwatch(state.seconds)
     specs = planned(config, work.store, work.plans, state)
     on_stall = functools.partial(_journal_stall, journal)
-    with feature_stream(
-        specs, config, work.store, work.target, work.cache, where=work.where, on_stall=on_stall
-    ) as stream:
+    with (
+        feature_stream(
+            specs, config, work.store, work.target, work.cache, where=work.where, on_stall=on_stall
+        ) as stream,
+        TrainingView(str(work.run), stream.stats, base_lr=config.train.base_lr) as view,
+        journal.heard_by(view),
+    ):
         items = iter(stream)
         _measure_if_due(judge, state, saver, stream, watch)  # a kill may have come before it was done
         while not should_stop(config.eval, state.acceptance) and (item := next(items, None)) is not None:
@@ -53,9 +54,6 @@ def learn(
                 _watch_out(state, metrics, spec, journal)
                 _measure_if_due(judge, state, saver, stream, watch)
                 saver.save_if_due(state)
-            progress.show(
-                lambda m=metrics, s=state.seconds, done=share: _progress_line(m, s, done, stream.stats())  # type: ignore[misc]
-            )
         finish_step(state, config)
         _measure_if_due(judge, state, saver, stream, watch, at_end=True)
         return stream.summary()
@@ -118,11 +116,3 @@ def spent(budget: TrainConfig, state: TrainState, epochs: float) -> float:
         return state.step / budget.max_steps
     assert budget.epochs is not None
     return epochs / budget.epochs
-
-
-def _progress_line(metrics: StepMetrics, seconds: float, share: float, stats: FlowStats) -> str:
-    left = seconds / share - seconds if share > 0 else 0.0
-    return (
-        f"{share:4.0%}  step {metrics.step:,}  loss {metrics.loss:.3f}  "
-        f"accepted in training {metrics.acceptance:.2f}  {left:.0f} s left  slowest: {slowest(stats)}"
-    )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import gc
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from draftsmith.drafter import Drafter, mask_builder
 from draftsmith.errors import CheckpointError, DraftsmithError, Interrupted, StageError
 from draftsmith.export import export_drafter
 from draftsmith.flow import Background
-from draftsmith.observe import Journal, Progress, StopRequest
+from draftsmith.observe import Journal, Progress, StopRequest, check_sinks, open_sinks
 from draftsmith.run.contract import contract_of
 from draftsmith.run.directory import Claim, as_settled_before, claimed, discarded_on_failure, write_json, write_settings
 from draftsmith.run.exporting import card_of
@@ -45,13 +46,18 @@ def train(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, An
 
     A run directory that holds an unfinished run is gone on with; `resume` insists on that.
     """
+    check_sinks(config.observe.sinks)
     config = set_up(as_settled_before(config))
     with claimed(config, name, resume=resume) as claim:
         with discarded_on_failure(claim):
             changed = write_settings(claim.run, config)
             work, state = _open(claim, config)
             begun = begin(claim, state, work)
-        with reported(claim.run), Journal(claim.run, keep_bytes=begun.keep_bytes) as journal:
+        with (
+            reported(claim.run),
+            Journal(claim.run, keep_bytes=begun.keep_bytes) as journal,
+            _told_to_sinks(claim.run, config, journal),
+        ):
             _say_how_it_begins(journal, claim, work, state, begun, changed)
             with StopRequest() as stop:
                 summary = _train(work, state, begun, journal, stop)
@@ -62,10 +68,28 @@ def train(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, An
             del work, state
             gc.collect()  # parts of the pipeline refer to each other, and to hidden states whose room is needed now
             summary = evaluate(claim.run, config, prompts)
-            journal.event("end", step=summary["train_steps"])
+            measured = {name: summary[name] for name in ("acceptance_length", "speedup") if name in summary}
+            journal.event("end", step=summary["train_steps"], **measured)
         summary |= {"finished": True}  # the very last thing: whatever a kill cut off before is done again
         write_json(claim.run / "summary.json", summary)
     return summary
+
+
+@contextmanager
+def _told_to_sinks(run: Path, config: RunConfig, journal: Journal) -> Iterator[None]:
+    """Whatever the journal is told, dashboards are told as well."""
+    settings = config.model_dump(mode="json", exclude_none=True)
+    with (
+        open_sinks(config.observe.sinks, run, settings, warn=functools.partial(_warn, journal)) as sinks,
+        journal.heard_by(sinks),
+    ):
+        yield
+
+
+def _warn(journal: Journal, text: str) -> None:
+    """For people now, and for whoever reads about the run later."""
+    journal.event("warning", text=text)
+    Progress("warning").note(text)
 
 
 def _open(claim: Claim, config: RunConfig) -> tuple[Workplace, TrainState]:
@@ -87,7 +111,7 @@ def _open(claim: Claim, config: RunConfig) -> tuple[Workplace, TrainState]:
         store=store,
         plans=plans,
         target=target,
-        cache=features_on_disk(config, store, target) if config.target.cache == "disk" else None,
+        cache=features_on_disk(config, store, target),
         where=where,
         prompts=prompts,
         contract=contract_of(config, store, target, drafter),
@@ -130,18 +154,18 @@ def _say_how_it_begins(
 
 def _train(work: Workplace, state: TrainState, begun: Begun, journal: Journal, stop: StopRequest) -> dict[str, Any]:
     """Train and keep what was trained, whatever ends it, unless a second signal does: that one is in a hurry."""
-    with Background("checkpoint") as background, Progress("training") as progress:
+    with Background("checkpoint") as background:
         saver = Saver(
             work.run,
             work.config.checkpoint,
             background,
             journal,
             facts=functools.partial(facts_of, plans=work.plans, contract=work.contract),
-            alarm=progress.note,
+            alarm=functools.partial(_warn, journal),
             resumed_step=begun.step if begun.is_saved else None,
         )
         try:
-            flow = learn(work, state, saver, journal, stop, progress)
+            flow = learn(work, state, saver, journal, stop)
         except DraftsmithError as error:
             if not _cut_a_step(error):
                 with stop.shielded(), suppress(CheckpointError):  # what failed first is what people should read

@@ -15,11 +15,12 @@ from rich.live import Live
 
 from draftsmith.errors import CheckpointError
 from draftsmith.observe import Picture, Row, Snapshot, Tail, Tally, duration, one_line
+from draftsmith.run.lock import LOCK, is_held
 
 INTERVAL_S = 1.0
 LINE_EVERY_S = 10.0
 LONG_S = 60.0  # a run that writes nothing for so long, and for 20 times its usual step, may be dead
-OF_A_RUN = ("config.toml", "metrics.jsonl", "events.jsonl", "summary.json", "checkpoints")
+OF_A_RUN = ("config.toml", "metrics.jsonl", "events.jsonl", "summary.json", "checkpoints", LOCK)
 
 
 class RunFiles:
@@ -32,6 +33,7 @@ class RunFiles:
             raise CheckpointError(f"{run} is not a run: it holds none of {', '.join(OF_A_RUN)}")
         self._run = run
         self._config = _toml(run / "config.toml")
+        self._has_read = False
         self._open()
 
     def snapshot(self, now: float) -> Snapshot:
@@ -48,7 +50,7 @@ class RunFiles:
 
     def _snapshot(self, now: float) -> Snapshot:
         metrics, events = self._metrics.read(), self._events.read()
-        if self._metrics.num_restarts or self._events.num_restarts:  # cut back by a resume: begin again
+        if self._was_cut_back(events):
             self._open()
             metrics, events = self._metrics.read(), self._events.read()
         for _at, is_event, row in _in_order(metrics, events):
@@ -56,6 +58,12 @@ class RunFiles:
         found = self._tally.snapshot(now)
         found = dataclasses.replace(found, silent_s=self._silent_s(now), notes=(*found.notes, *self._notes()))
         return self._judged(found)
+
+    def _was_cut_back(self, events: list[Row]) -> bool:
+        """Resuming takes rows away that we may have counted: those after the checkpoint that it goes on from."""
+        resumed = self._has_read and any(row.get("event") == "resume" for row in events)
+        self._has_read = True
+        return resumed or self._metrics.num_restarts + self._events.num_restarts > 0
 
     def _silent_s(self, now: float) -> float | None:
         paths = [self._run / name for name in ("metrics.jsonl", "events.jsonl", "summary.json", "config.toml")]
@@ -67,15 +75,20 @@ class RunFiles:
         return [f"{unreadable} broken lines were left out"] if unreadable else []
 
     def _judged(self, found: Snapshot) -> Snapshot:
-        """What a run that has not ended is doing, as far as its files tell."""
+        """What a run that has not ended is doing, as far as its lock and its files tell."""
         if found.phase not in ("not begun", "training"):
             return found
-        phase, silent_s = found.phase, found.silent_s or 0.0
+        phase, silent_s, held = found.phase, found.silent_s or 0.0, is_held(self._run)
         usual_step_s = max(0.0, found.elapsed_s - silent_s) / max(found.step, 1)
-        if phase == "training" and _newer(self._run / "summary.json", self._run / "metrics.jsonl"):
+        if held is False:
+            phase = f"died: its process is gone, and wrote last {duration(silent_s)} ago"
+        elif phase == "training" and _newer(self._run / "summary.json", self._run / "metrics.jsonl"):
             phase = "measuring"  # what was trained is saved; decoding takes minutes and writes nothing
         elif silent_s > max(LONG_S, 20 * usual_step_s):
-            phase = f"silent for {duration(silent_s)}: it has died, or hangs"
+            why = "it hangs, or does something long" if held else "it has died, or hangs"
+            phase = f"silent for {duration(silent_s)}: {why}"
+        elif held and phase == "not begun":
+            phase = "loading"
         return dataclasses.replace(found, phase=phase)
 
 
@@ -109,7 +122,7 @@ def _follow_in_lines(files: RunFiles, console: Console, found: Snapshot) -> None
 
 
 def _is_over(found: Snapshot) -> bool:
-    return found.phase.startswith(("ended", "stopped", "failed"))
+    return found.phase.startswith(("ended", "stopped", "failed", "died"))
 
 
 def _in_order(metrics: list[Row], events: list[Row]) -> Iterator[tuple[float, bool, Row]]:
