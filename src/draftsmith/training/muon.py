@@ -40,14 +40,14 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             for matrix in group["params"]:
                 if matrix.grad is not None:
-                    self._move(matrix, lr=group["lr"], weight_decay=group["weight_decay"])
+                    self._move(matrix, matrix.grad, lr=group["lr"], weight_decay=group["weight_decay"])
 
-    def _move(self, matrix: torch.Tensor, *, lr: float, weight_decay: float) -> None:
+    def _move(self, matrix: torch.Tensor, gradient: torch.Tensor, *, lr: float, weight_decay: float) -> None:
         state = self.state[matrix]
         if not state:
-            state["momentum_buffer"] = torch.zeros_like(matrix.grad)
-        buffer = state["momentum_buffer"].lerp_(matrix.grad, 1 - MOMENTUM)
-        ahead = matrix.grad.lerp(buffer, MOMENTUM)  # Nesterov
+            state["momentum_buffer"] = torch.zeros_like(gradient)
+        buffer = state["momentum_buffer"].lerp_(gradient, 1 - MOMENTUM)
+        ahead = gradient.lerp(buffer, MOMENTUM)  # Nesterov
         update = nearly_orthogonal(ahead, num_iterations=self._num_iterations, dtype=self._dtype)
         rows, columns = matrix.shape
         matrix.mul_(1 - lr * weight_decay)
