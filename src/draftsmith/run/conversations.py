@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from draftsmith import data
 from draftsmith.config import DataConfig, TargetConfig
 from draftsmith.data import TokenStore
+from draftsmith.errors import Interrupted
 from draftsmith.keyed import keyed_generator
 from draftsmith.observe import Progress
 from draftsmith.records import Conversation
@@ -21,6 +23,7 @@ from draftsmith.target import (
     resolve_device,
 )
 
+GOES_ON = "the same command goes on from here"
 TemplateArguments = dict[str, bool | int | str]
 
 
@@ -33,11 +36,15 @@ def prepare(
     seed: int,
     strict: bool,
 ) -> TokenStore:
-    """Sources -> token store at `destination`, as a run with these settings would make it."""
-    with Progress(f"preparing {', '.join(sources)}") as progress:
-        return make_store(
-            sources, destination, load_tokenizer(target), settings, seed=seed, strict=strict, progress=progress
-        )
+    """Sources -> token store at `destination`, as a run would make it. Stopped, it goes on later."""
+    tokenizer = load_tokenizer(target)
+    try:
+        with Progress(f"preparing {', '.join(sources)}") as progress:
+            return make_store(sources, destination, tokenizer, settings, seed=seed, strict=strict, progress=progress)
+    except KeyboardInterrupt:
+        raise Interrupted(signal.SIGINT, GOES_ON) from None
+    except Interrupted as stop:
+        raise Interrupted(stop.exit_code - 128, GOES_ON) from None
 
 
 def regenerate(
