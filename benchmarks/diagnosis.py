@@ -32,8 +32,8 @@ SETTINGS = (
     "eval.num_prompts=0",
     "eval.num_timed=0",
 )
-KINDS = ((12, "ab"), (36, "abcd"), (66, "abcdefgh"), (96, "abcdefghijklmnop"))  # letters of an answer, its alphabet
-NUM_ROWS = 90  # of each kind
+# Rows, letters of an answer, its alphabet.
+KINDS = ((90, 12, "ab"), (90, 36, "abcd"), (90, 66, "abcdefgh"), (90, 96, "abcdefghijklmnop"))
 
 
 def main() -> None:
@@ -60,8 +60,8 @@ def main() -> None:
 def write_conversations(path: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows = []
-    for length, letters in KINDS:
-        for number in range(NUM_ROWS):
+    for num_rows, length, letters in KINDS:
+        for number in range(num_rows):
             answer = "".join(rng.choice(list(letters), length))
             turns = [{"role": "user", "content": f"{length}"}, {"role": "assistant", "content": answer}]
             rows.append({"id": f"{length}-{number}", "messages": turns})

@@ -88,7 +88,7 @@ def opened(config: RunConfig, num_batches: int) -> Iterator[Bench]:
     tokenizer, target = load_tokenizer(config.target), load_target(config.target, device=where.drafter_device)
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(config, tokenizer, Path(directory))
-        cache = features_on_disk(config, store, target) if config.target.cache == "disk" else None
+        cache = features_on_disk(config, store, target)
         drafter = new_drafter(config, target, tokenizer, store)
         state = TrainState.create(drafter, config, store.tokens_seen("train"))
         specs = list(itertools.islice(planned(config, store, plans_of(config, store), state), num_batches))

@@ -39,8 +39,10 @@ class TargetConfig(Section):
     )
     num_taps: int = Field(default=5, ge=1, description="How many layers to tap when layer_ids is not given.")
     trust_remote_code: bool = False
-    cache: Literal["none", "disk"] = Field(
-        default="none", description="disk: capture hidden states once, ahead of training, and reuse them in later runs."
+    cache: Literal["none", "first-epoch", "disk"] = Field(
+        default="none",
+        description="Keep hidden states on disk, for later epochs and runs: as the first epoch makes them, or (disk) "
+        "all of them ahead of training.",
     )
 
     @model_validator(mode="after")

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 MANIFEST = "MANIFEST.json"
 LEFTOVER = re.compile(r"\..+\.(tmp|old|partial)-[a-z0-9_]{8}")  # what mkdtemp and mkstemp make of our prefixes
@@ -60,6 +60,22 @@ def atomic_write(path: Path, text: str) -> None:
         fsync(path.parent)
     except BaseException:
         Path(aside).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write that replaces `path` as a whole if the block succeeds, and vanishes if it does not."""
+    descriptor, aside = tempfile.mkstemp(prefix=f".{path.name}.tmp-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(aside, 0o644)
+        os.replace(aside, path)
+    except BaseException:
+        os.unlink(aside)
         raise
 
 

@@ -30,6 +30,7 @@ from draftsmith.target import (
     FeatureCache,
     FeatureWorker,
     Handed,
+    RecordingWorker,
     Target,
     attempts_at,
     feature_bytes,
@@ -37,7 +38,7 @@ from draftsmith.target import (
     samples_of,
 )
 
-TARGET_IS_SLOW = "add a device to flow.target_devices, or set target.cache=disk so that later epochs skip the target"
+TARGET_IS_SLOW = "add a device to flow.target_devices, or set target.cache=first-epoch so that later epochs skip it"
 TRAINING_IS_SLOW = "more target workers would not help; train on a faster device, or with fewer drafter.num_anchors"
 
 DEFAULT_CPU_WORKERS = 4
@@ -71,7 +72,7 @@ def topology(config: RunConfig, *, device: str, num_cores: int) -> Topology:
     by_default = min(threads, DEFAULT_CPU_WORKERS) if device == "cpu" else 1
     devices = tuple(_with_index(name) for name in flow.target_devices or (device,) * by_default)
     drafter_device = _with_index(flow.drafter_device or device)
-    shared = config.target.cache == "none" and any(torch.device(name).type == "cpu" for name in devices)
+    shared = config.target.cache != "disk" and any(torch.device(name).type == "cpu" for name in devices)
     return Topology(
         target_devices=devices,
         drafter_device=drafter_device,
@@ -153,7 +154,7 @@ def feature_stream(
     ) as pipeline:
         planned = pipeline.source("plan", specs, units_of=lambda spec: spec.num_slots)
         collated = pipeline.stage("collate", [_collator(store, where)], planned)
-        features = _target_stage(pipeline, collated, config, target, cache, where)
+        features = _target_stage(pipeline, collated, config, target, cache, where, store)
         handed = iter(features)
         # Now that every worker's thread has its number of threads, and before any of them works.
         torch.set_num_threads(where.drafter_threads)
@@ -215,12 +216,17 @@ def _target_stage(
     target: Target,
     cache: FeatureCache | None,
     where: Topology,
+    store: TokenStore,
 ) -> Output[Handed]:
     workers: list[Callable[[Batch], Handed]]
-    if cache is not None:
+    if cache is not None and cache.is_complete:
         workers, name, advice = [CacheReader(cache, target)], "cache", "keep the cache on a faster disk"
     else:
-        workers, name, advice = _feature_workers(config, target, where), "target", TARGET_IS_SLOW
+        computing, name, advice = _feature_workers(config, target, where), "target", TARGET_IS_SLOW
+        workers = [*computing]
+        if cache is not None:
+            collate = functools.partial(data.collate, store)
+            workers = [RecordingWorker(worker, cache, target, collate) for worker in computing]
     return pipeline.stage(
         name,
         workers,
@@ -232,7 +238,7 @@ def _target_stage(
     )
 
 
-def _feature_workers(config: RunConfig, target: Target, where: Topology) -> list[Callable[[Batch], Handed]]:
+def _feature_workers(config: RunConfig, target: Target, where: Topology) -> list[FeatureWorker]:
     """One target per entry: twins where a device has the weights already, else loaded there once."""
     here = torch.device(where.drafter_device)
     loaded = {where.drafter_device: target}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import importlib
 import json
 import os
 import shutil
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from draftsmith.data.store import seal
 from draftsmith.drafter import Drafter
 from draftsmith.export import export_drafter
 from draftsmith.target import Target
@@ -227,7 +227,7 @@ def test_answers_that_cannot_be_written_are_one_clear_line(tmp_path: Path, monke
     options = ["--target", "tiny-random", "--max-new-tokens", "2"]
     done = draftsmith("regenerate", source, source / "made.jsonl", *options)
     refused(done, str(source / "made.jsonl"), "cannot be written")
-    monkeypatch.setattr(importlib.import_module("draftsmith.data.regenerate"), "atomic_write", full)
+    monkeypatch.setattr("draftsmith.data.answers.atomic_write", full)
     done = draftsmith("regenerate", source, tmp_path / "new" / "made.jsonl", *options)
     refused(done, str(tmp_path / "new" / "made.jsonl"), "No space left on device", "kept")
     monkeypatch.undo()
@@ -280,7 +280,7 @@ def test_a_store_of_another_tokenizer_is_refused_although_the_sizes_agree(
     shutil.copytree(finished_run / "store", store)
     meta = json.loads((store / "meta.json").read_text(encoding="utf-8"))
     meta["made_from"]["tokenizer_sha256"] = "0" * 64
-    (store / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    (store / "meta.json").write_text(json.dumps(seal(meta)), encoding="utf-8")
     settings = [s for s in settings_of_run if not s.startswith("data.conversations")]
     config = tmp_path / "store.toml"
     lines = TINY.read_text(encoding="utf-8").splitlines()

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from draftsmith.data import Regenerated, regenerate
+from draftsmith.data import Regenerated, in_batches, regenerate
 from draftsmith.errors import DataError
-from draftsmith.files import short_hash
 from draftsmith.records import Conversation
 
 ANSWER = "Größe → \u2028naïve\x85 日本"  # torn anywhere, also inside a character; it holds other line ends than \n
@@ -30,35 +29,40 @@ class Letters:
 
 
 def conversations(names: Sequence[str] = NAMES) -> list[Conversation]:
-    asked = {"role": "user", "content": "?"}
     again = {"role": "user", "content": "and?"}
-    return [Conversation(name, (asked, {"role": "assistant", "content": "old"}, again)) for name in names]
+    return [
+        Conversation(name, ({"role": "user", "content": f"{name}?"}, {"role": "assistant", "content": "old"}, again))
+        for name in names
+    ]
 
 
-def header() -> bytes:
-    """The first line of a file that `run` began."""
-    prompts = short_hash([[row.id, row.messages] for row in conversations()])
-    return json.dumps({"made_with": {**MADE_WITH, "template": {}, "prompts": prompts}}).encode()
+HEADER = json.dumps({"made_with": MADE_WITH}).encode()
 
 
 def run(
-    destination: Path, asked: list[str] | None = None, ends: Callable[[str], bool] = lambda name: True
+    destination: Path,
+    asked: list[str] | None = None,
+    ends: Callable[[str], bool] = lambda name: True,
+    rows: Sequence[Conversation] | None = None,
 ) -> Regenerated:
-    def answer(prompts: Sequence[Sequence[int]], turns: Sequence[str]) -> list[list[int]]:
-        ids = [turn.split("/")[0] for turn in turns]
-        if asked is not None:
-            asked.extend(ids)
-        return [[*map(ord, ANSWER + name), *([0] if ends(name) else [])] for name in ids]
+    """Answers every question with its first letter; `asked` collects these."""
 
-    return regenerate(
-        conversations(),
-        destination,
-        Letters(),
-        answer,
-        eos_token_ids=frozenset([0]),
-        batch_size=2,
-        made_with=MADE_WITH,
-    )
+    def answer(prompts: Sequence[Sequence[int]], turns: Sequence[str]) -> list[list[int]]:
+        names = [chr(prompt[0]) for prompt in prompts]
+        if asked is not None:
+            asked.extend(names)
+        return [[*map(ord, ANSWER + name), *([0] if ends(name) else [])] for name in names]
+
+    numbered = list(enumerate(conversations() if rows is None else rows, start=1))
+    return regenerate(numbered, destination, batched(answer), made_with=MADE_WITH)
+
+
+def batched(answer: Any, **settings: Any) -> Any:
+    return in_batches(Letters(), answer, eos_token_ids=frozenset([0]), batch_size=2, **settings)
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
 
 
 @pytest.fixture
@@ -69,6 +73,7 @@ def whole(tmp_path: Path) -> list[bytes]:
 
 
 def test_every_assistant_turn_is_written_anew_in_the_order_of_the_input(whole: list[bytes]) -> None:
+    """Only the first user turn was kept: https://github.com/NVIDIA/Model-Optimizer/pull/1680"""
     rows = [json.loads(line) for line in whole]
     assert [row["id"] for row in rows] == NAMES
     for row in rows:
@@ -81,7 +86,7 @@ def test_whatever_is_left_of_the_last_line_the_end_is_the_same(whole: list[bytes
     destination = tmp_path / "made.jsonl"
     torn = whole[2]
     for left in [0, 1, *range(torn.index(b"Gr"), torn.index(b"Gr") + 30), len(torn) - 1, len(torn)]:
-        (tmp_path / "made.jsonl.partial").write_bytes(b"\n".join([header(), *whole[:2], torn[:left]]))
+        (tmp_path / "made.jsonl.partial").write_bytes(b"\n".join([HEADER, *whole[:2], torn[:left]]))
         asked: list[str] = []
         made = run(destination, asked)
         assert destination.read_bytes().split(b"\n")[:-1] == whole
@@ -92,6 +97,7 @@ def test_whatever_is_left_of_the_last_line_the_end_is_the_same(whole: list[bytes
 
 
 def test_a_file_begun_with_other_settings_is_not_continued(tmp_path: Path) -> None:
+    """A fresh regeneration mixed with older answers: https://github.com/NVIDIA-NeMo/Automodel/pull/2477"""
     partial = tmp_path / "made.jsonl.partial"
     partial.write_text('{"made_with": {"target": "words"}}\n', encoding="utf-8")
     with pytest.raises(DataError, match=r"begun with .*words.* now it is .*letters"):
@@ -106,7 +112,7 @@ def test_a_finished_file_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_header_torn_in_two_begins_anew(tmp_path: Path, whole: list[bytes]) -> None:
-    (tmp_path / "made.jsonl.partial").write_bytes(header()[:9])
+    (tmp_path / "made.jsonl.partial").write_bytes(HEADER[:9])
     run(tmp_path / "made.jsonl")
     assert (tmp_path / "made.jsonl").read_bytes().split(b"\n")[:-1] == whole
 
@@ -135,35 +141,101 @@ def test_an_answer_without_its_end_token_is_marked_as_truncated(tmp_path: Path) 
     assert made.num_truncated == 1
 
 
-def test_two_conversations_of_one_id_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="'a' occurs twice"):
-        regenerate(
-            conversations(["a", "a"]),
-            tmp_path / "made.jsonl",
-            Letters(),
-            lambda prompts, ids: [],
-            eos_token_ids=frozenset([0]),
-            batch_size=2,
-            made_with=MADE_WITH,
-        )
-    assert not list(tmp_path.iterdir())
+def test_rows_that_were_moved_added_or_taken_out_keep_the_answers_of_the_others(tmp_path: Path) -> None:
+    """Resumed runs redid or skipped wrong rows, known by index: https://github.com/vllm-project/speculators/issues/584"""
+    destination = tmp_path / "made.jsonl"
 
+    def crash_at_e(name: str) -> bool:
+        if name == "e":
+            raise RuntimeError("killed")
+        return True
 
-def test_turns_of_one_conversation_are_answered_under_different_names(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="killed"):
+        run(destination, ends=crash_at_e)
     asked: list[str] = []
+    others = [Conversation("renamed", row.messages) for row in conversations(["d", "new", "b", "a"])]
+    made = run(destination, asked, rows=others)
+    assert sorted(set(asked)) == ["n"]
+    assert (made.num_written, made.num_reused) == (1, 3)
+    rows = lines_of(destination)
+    assert [row["messages"][0]["content"] for row in rows] == ["d?", "new?", "b?", "a?"]
+    assert {row["id"] for row in rows} == {"renamed"}
+    assert all(row["messages"][1]["content"] == ANSWER + row["messages"][0]["content"][0] for row in rows)
+
+
+def test_who_asks_the_same_is_answered_as_often_and_under_names_of_its_own(tmp_path: Path) -> None:
+    turns: list[str] = []
+
+    def answer(prompts: Sequence[Sequence[int]], names: Sequence[str]) -> list[list[int]]:
+        turns.extend(names)
+        return [[65, 0] for _ in names]
+
+    rows = list(enumerate(conversations(["a", "b", "a"]), start=1))
+    made = regenerate(rows, tmp_path / "made.jsonl", batched(answer), made_with=MADE_WITH)
+    assert made.num_written == len(lines_of(tmp_path / "made.jsonl")) == 3
+    assert len(set(turns)) == len(turns) == 6
+    again: list[str] = []
+    turns, again = again, turns
+    regenerate(rows[::-1], tmp_path / "again.jsonl", batched(answer), made_with=MADE_WITH)
+    assert sorted(turns) == sorted(again)
+
+
+def test_a_line_that_cannot_be_read_is_named(tmp_path: Path, whole: list[bytes]) -> None:
+    (tmp_path / "made.jsonl.partial").write_bytes(b"\n".join([HEADER, whole[0], b"{broken", whole[1], b""]))
+    with pytest.raises(DataError, match=r"made.jsonl.partial, line 3, cannot be read"):
+        run(tmp_path / "made.jsonl")
+
+
+def test_what_answers_were_made_with_stands_beside_them(tmp_path: Path, whole: list[bytes]) -> None:
+    known = json.loads((tmp_path / "whole.jsonl.meta.json").read_text(encoding="utf-8"))
+    assert known == {"made_with": MADE_WITH, "num_rows": 5, "num_truncated": 0, "left_out": []}
+
+
+def test_a_second_process_is_refused_while_the_first_one_writes(tmp_path: Path) -> None:
+    destination = tmp_path / "made.jsonl"
 
     def answer(prompts: Sequence[Sequence[int]], turns: Sequence[str]) -> list[list[int]]:
-        asked.extend(turns)
+        with pytest.raises(DataError, match="another process is writing"):
+            run(destination)
         return [[65, 0] for _ in turns]
 
-    settings = {"eos_token_ids": frozenset([0]), "batch_size": 2, "made_with": MADE_WITH}
-    regenerate(conversations(["a"]), tmp_path / "made.jsonl", Letters(), answer, **settings)
-    assert len(asked) == len(set(asked)) == 2
+    rows = list(enumerate(conversations(["a"]), start=1))
+    assert regenerate(rows, destination, batched(answer), made_with=MADE_WITH).num_written == 1
 
 
 @pytest.mark.parametrize("turn", [{"role": "tool", "content": "4"}, {"role": "system", "content": "Be brief."}])
-def test_conversations_that_cannot_be_answered_anew_are_refused(tmp_path: Path, turn: dict[str, Any]) -> None:
-    row = Conversation("a", ({"role": "user", "content": "?"}, turn))
-    settings = {"eos_token_ids": frozenset([0]), "batch_size": 2, "made_with": MADE_WITH}
-    with pytest.raises(DataError, match=r"'a' (uses tools|has no user turn at its end)"):
-        regenerate([row], tmp_path / "made.jsonl", Letters(), lambda prompts, ids: [], **settings)
+def test_conversations_that_cannot_be_answered_anew_are_counted_and_with_strict_refused(
+    tmp_path: Path, turn: dict[str, Any]
+) -> None:
+    row = Conversation("odd", ({"role": "user", "content": "?"}, turn))
+    made = run(tmp_path / "made.jsonl", rows=[*conversations(), row])
+    ((count, first),) = made.left_out.values()
+    assert (count, first.line, made.num_written) == (1, 6, 5)
+    rows = [(1, row)]
+    with pytest.raises(DataError, match=r"line 1: (uses tools|no user turn at its end)"):
+        regenerate(rows, tmp_path / "strict.jsonl", batched(None), made_with=MADE_WITH, strict=True)
+    with pytest.raises(DataError, match="no row can be answered: 1 x"):
+        regenerate(rows, tmp_path / "none.jsonl", batched(None), made_with=MADE_WITH)
+
+
+def test_prompts_that_leave_no_room_for_an_answer_are_counted(tmp_path: Path) -> None:
+    rows = [*conversations(["a"]), Conversation("long", ({"role": "user", "content": "x" * 500},))]
+
+    def answer(prompts: Sequence[Sequence[int]], turns: Sequence[str]) -> list[list[int]]:
+        assert max(map(len, prompts)) <= 100
+        return [[65, 0] for _ in turns]
+
+    numbered = list(enumerate(rows, start=1))
+    made = regenerate(numbered, tmp_path / "made.jsonl", batched(answer, max_prompt=100), made_with=MADE_WITH)
+    assert {reason: count for reason, (count, _) in made.left_out.items()} == {"longer than the target's context": 1}
+
+
+def test_an_empty_answer_is_counted_and_not_written(tmp_path: Path) -> None:
+    rows = list(enumerate(conversations(["a", "b"]), start=1))
+
+    def answer(prompts: Sequence[Sequence[int]], turns: Sequence[str]) -> list[list[int]]:
+        return [[0] if chr(prompt[0]) == "a" else [65, 0] for prompt in prompts]
+
+    made = regenerate(rows, tmp_path / "made.jsonl", batched(answer), made_with=MADE_WITH)
+    assert (made.num_written, list(made.left_out)) == (1, ["an empty answer"])
+    assert [row["id"] for row in lines_of(tmp_path / "made.jsonl")] == ["b"]

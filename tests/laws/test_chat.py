@@ -201,8 +201,11 @@ def test_elsewhere_accepted_pieces_stand_between_marks() -> None:
     assert paint(Console(file=io.StringIO(), width=40)) == "‹ab[c]\n›d‹e›\n2 tokens\n"
 
 
-def test_one_question_from_the_command_line_is_answered_and_nothing_else(finished_run: Path) -> None:
-    done = draftsmith("chat", finished_run, "--prompt", "Say bread.", "--max-new-tokens", "12")
+@pytest.mark.parametrize("limit", [("--max-new-tokens", "12"), ("eval.max_new_tokens=12",)], ids=" ".join)
+def test_one_question_from_the_command_line_is_answered_and_nothing_else(
+    limit: tuple[str, ...], finished_run: Path
+) -> None:
+    done = draftsmith("chat", finished_run, "--prompt", "Say bread.", *limit)
     assert done.code == 0, done.err
     assert "12 tokens, " in done.out
     assert "cut at 12 tokens" in done.out

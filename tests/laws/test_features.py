@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -18,15 +17,13 @@ from draftsmith.errors import ConfigError, ModelError
 from draftsmith.target import (
     PositionCache,
     Target,
-    capture,
     default_layer_ids,
     load_target,
-    open_cache,
     resolve_mask_token_id,
 )
 from draftsmith.target.paged import paged_zeros
 from helpers import new_drafter, random_text
-from tolerances import ROTARY_ANGLE, SAME_NETWORK
+from tolerances import OTHER_IMPLEMENTATION, ROTARY_ANGLE, SAME_NETWORK
 
 
 def hidden_states(target: Target, input_ids: torch.Tensor) -> torch.Tensor:
@@ -37,7 +34,7 @@ def hidden_states(target: Target, input_ids: torch.Tensor) -> torch.Tensor:
 
 def test_features_equal_the_hidden_states_that_transformers_reports_after_each_tapped_layer(target: Target) -> None:
     input_ids = random_text(0, 3, 25)
-    assert torch.equal(target.features(input_ids), hidden_states(target, input_ids))
+    torch.testing.assert_close(target.features(input_ids), hidden_states(target, input_ids), **SAME_NETWORK)
 
 
 def test_features_of_a_cached_forward_equal_those_of_one_pass(target: Target) -> None:
@@ -67,7 +64,7 @@ def test_on_smollm2_features_equal_hidden_states_and_the_head_is_the_embedding()
     smollm2 = load_target(TargetConfig(model="smollm2-135m", dtype="float32"))
     input_ids = torch.arange(100, 112)[None]
     assert smollm2.layer_ids == (1, 8, 14, 20, 27)
-    assert torch.equal(smollm2.features(input_ids), hidden_states(smollm2, input_ids))
+    torch.testing.assert_close(smollm2.features(input_ids), hidden_states(smollm2, input_ids), **OTHER_IMPLEMENTATION)
     assert smollm2.head.weight is smollm2.embedding.weight
 
 
@@ -175,31 +172,6 @@ def test_rotated_products_depend_on_the_distance_alone() -> None:
         turned = rotate(torch.cat([query, key], dim=2), table)
         products.append(float(turned[0, 0, 0] @ turned[0, 0, 1]))
     assert products == pytest.approx([products[0]] * 3, abs=1e-4)
-
-
-def test_hidden_states_from_disk_are_those_of_the_target_bit_by_bit(target: Target, tmp_path: Path) -> None:
-    lengths = [9, 14, 5]
-    texts = [random_text(seed, 1, length) for seed, length in enumerate(lengths)]
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    batch = torch.zeros(2, 14, dtype=torch.long)
-    batch[0, :9], batch[1] = texts[0][0], texts[1][0]
-    made = capture(tmp_path / "features", target, offsets, [((0, 1), batch), ((2,), texts[2])])
-    opened = open_cache(tmp_path / "features", offsets)
-    assert opened is not None
-    for cache in (made, opened):
-        got = cache.batch((2, 0), 12)
-        assert torch.equal(got[0, :5], target.features(texts[2])[0])
-        assert torch.equal(got[1, :9], target.features(batch)[0, :9])
-        assert not got[0, 5:].any()
-        assert not got[1, 9:].any()
-
-
-def test_a_damaged_file_of_hidden_states_is_made_again(target: Target, tmp_path: Path) -> None:
-    offsets = np.array([0, 6])
-    capture(tmp_path / "features", target, offsets, [((0,), random_text(0, 1, 6))])
-    path = tmp_path / "features" / "features.bin"
-    path.write_bytes(path.read_bytes()[:-1] + b"\x55")
-    assert open_cache(tmp_path / "features", offsets) is None
 
 
 def test_the_mask_token_is_a_reserved_one_and_no_other_is_accepted(target: Target, tokenizer: Any) -> None:

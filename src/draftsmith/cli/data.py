@@ -1,7 +1,8 @@
-"""Commands that make training data: prepare, regenerate."""
+"""Commands that make training data, and look at it: prepare, inspect, regenerate."""
 
 from __future__ import annotations
 
+import os
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ import typer
 from rich.console import Console
 
 from draftsmith.cli.app import TargetOption, TemplateOption, app
-from draftsmith.config import parse_data, parse_target, parse_template
+from draftsmith.config import parse_batching, parse_data, parse_target, parse_template
 
 
 class Truncated(Enum):
@@ -67,10 +68,60 @@ def prepare(
 
 
 @app.command()
+def inspect(
+    source: Annotated[str, typer.Argument(help="Token store; or conversations as for prepare, then with --target.")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="Batching settings, for example max_tokens=8192 num_buckets=8.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", help="Whose tokenizer and chat template the store must have.")
+    ] = None,
+    rows: Annotated[int, typer.Option(min=0, help="Samples to show in full.")] = 3,
+    max_length: Annotated[int, typer.Option(min=8, help="Of conversations: longest sample in tokens.")] = 3072,
+    template: TemplateOption = None,
+    truncated: Annotated[Truncated, typer.Option(help="Of conversations: answers cut at a limit, as for prepare.")] = (
+        Truncated.EXCLUDE
+    ),
+    limit: Annotated[int | None, typer.Option(min=1, help="Of conversations: only the first rows.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained page as well.")] = None,
+) -> None:
+    """Look at data before training: what is learned, what was lost, and what makes it unfit (exit code 2)."""
+    from draftsmith.run import inspecting
+
+    as_prepared = parse_data(
+        conversations=source,
+        max_length=max_length,
+        holdout=0.0,
+        truncated=truncated.value,
+        limit=limit,
+        template_kwargs=parse_template(template or []),
+    )
+    found = inspecting.inspect(
+        source,
+        None if target is None else parse_target(model=target),
+        batching=parse_batching(settings or []),
+        settings=as_prepared,
+        num_rows=rows,
+    )
+    inspecting.show(found, as_json=as_json, page=html)
+
+
+@app.command()
 def regenerate(
     source: Annotated[Path, typer.Argument(help="JSONL of conversations; assistant turns in it are replaced.")],
     destination: Annotated[Path, typer.Argument(help="JSONL to write. Interrupted, the same command goes on.")],
     target: TargetOption,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            help="Let an OpenAI-compatible server answer, such as http://127.0.0.1:8000/v1; --target is then "
+            "the model's name there. A key is read from OPENAI_API_KEY."
+        ),
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="With --server: conversations under way.")] = 16,
+    timeout: Annotated[float, typer.Option(min=0.1, help="With --server: seconds to wait for an answer.")] = 600.0,
+    attempts: Annotated[int, typer.Option(min=1, help="With --server: tries of a request, later and later.")] = 6,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer in tokens.")] = 512,
     temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
     batch_size: Annotated[int, typer.Option(min=1, help="Conversations decoded together.")] = 32,
@@ -78,22 +129,36 @@ def regenerate(
     template: TemplateOption = None,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, or auto: the faster here.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    strict: Annotated[bool, typer.Option(help="Stop at the first row that cannot be answered.")] = False,
 ) -> None:
     """Let the target itself answer the prompts: a drafter learns best from what its target really writes."""
     from draftsmith.run import conversations
+    from draftsmith.run.conversations import AnswerSettings, ServerSettings
 
-    made = conversations.regenerate(
-        source,
-        destination,
-        parse_target(model=target, dtype=dtype),
-        device=device,
-        template=parse_template(template or []),
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        batch_size=batch_size,
-        seed=seed,
-    )
+    wanted = AnswerSettings(max_new_tokens, temperature, seed, parse_template(template or []))
+    if server is not None:
+        client = ServerSettings(
+            server,
+            target,
+            api_key=os.environ.get("OPENAI_API_KEY"),
+            concurrency=concurrency,
+            attempts=attempts,
+            timeout_s=timeout,
+        )
+        made = conversations.regenerate_through(source, destination, client, settings=wanted, strict=strict)
+    else:
+        made = conversations.regenerate(
+            source,
+            destination,
+            parse_target(model=target, dtype=dtype),
+            device=device,
+            settings=wanted,
+            batch_size=batch_size,
+            strict=strict,
+        )
     typer.echo(
         f"{destination}: {made.num_written:,} conversations answered now, {made.num_reused:,} before; "
         f"{made.num_truncated:,} conversations were cut at {max_new_tokens} tokens"
     )
+    for reason, (count, first) in made.left_out.items():
+        typer.echo(f"left out: {count:,} x {reason} (first: {first})")

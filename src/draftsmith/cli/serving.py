@@ -57,7 +57,7 @@ def chat(
     template: TemplateOption = None,
 ) -> None:
     """Talk to the target in the terminal, and see which of its tokens the drafter had proposed."""
-    config = _measuring_config(run_dir, [*(overrides or []), f"eval.max_new_tokens={max_new_tokens}"])
+    config = _measuring_config(run_dir, [f"eval.max_new_tokens={max_new_tokens}", *(overrides or [])])
     from draftsmith.run import chatting
 
     chatting.chat(run_dir, config, prompt=prompt, template=parse_template(template or []))

@@ -71,6 +71,17 @@ def checkpoints(
 
 
 @app.command()
+def capture(
+    config: Annotated[Path, typer.Argument(help="TOML file; see configs/.")],
+    overrides: Overrides = None,
+) -> None:
+    """Compute the target's hidden states ahead of training and keep them on disk."""
+    from draftsmith.run import capturing
+
+    typer.echo(capturing.capture(load_config(config, overrides)))
+
+
+@app.command()
 def plan(
     source: Annotated[
         Path | None, typer.Argument(help="Token store, or a file with one length in tokens a line.")

@@ -92,7 +92,7 @@ def prepare(
             _fill(writer, batches, rows.title, strict=strict, progress=progress)
         if writer.accounting.num_kept == 0:
             raise DataError(_nothing_kept(rows.title, writer.accounting))
-        return writer.commit()
+        return writer.commit(tokenizer_name=tokenizer.name_or_path or "")
 
 
 def _fill(

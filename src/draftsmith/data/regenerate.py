@@ -1,164 +1,230 @@
-"""Answers written by the target itself: every assistant turn of every conversation, in batches of similar length.
+"""Answers written by the target itself: every assistant turn of every conversation, and an account of every row.
 
-The output is appended while it is made, so an interrupted run goes on where it stopped; rows are known by their id,
-never by their place. At the end the file is rewritten in the order of the input.
+Who answers is given from outside: this process in batches (`in_batches`), or a server (data/chat_server.py).
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from draftsmith.data.answers import AnswerFile, Asked, with_keys
+from draftsmith.data.rejection import Rejection, RowError
+from draftsmith.data.template import TEMPLATE_ERRORS
 from draftsmith.errors import DataError
-from draftsmith.files import atomic_write, short_hash
 from draftsmith.records import Conversation
 
 Answer = Callable[[Sequence[Sequence[int]], Sequence[str]], list[list[int]]]
 """Prompts as token ids, and a name for each (conversation/turn) -> answers as token ids, the end token included."""
 
+SAME_FAILURES = 8  # rows refused at the beginning, and none answered: it is not the rows
+SPOKEN = {"system", "developer", "user", "assistant"}
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What became of one row: all its messages with the new answers, or why it could not be answered."""
+
+    asked: Asked
+    messages: tuple[dict[str, Any], ...] = ()
+    truncated: bool = False
+    num_tokens: int = 0
+    refused: Rejection | None = None
+
+
+AnswerAll = Callable[[Sequence[Asked]], Iterable[Answered]]
+"""Every row once, in any order."""
+
 
 @dataclass(frozen=True)
 class Regenerated:
-    """What a call did: conversations written now and before, answers cut at the limit, tokens written now."""
+    """Conversations answered now and before, cut at the limit; tokens written now; rows left out, by reason.
+
+    rows read == num_written + num_reused + the sum of the counts in `left_out`.
+    """
 
     num_written: int
     num_reused: int
     num_truncated: int
     num_tokens: int
+    left_out: dict[str, tuple[int, Rejection]] = field(default_factory=dict)
 
 
 def regenerate(
-    conversations: Sequence[Conversation],
+    rows: Iterable[tuple[int, Conversation | Rejection]],
     destination: Path,
+    answer_all: AnswerAll,
+    *,
+    made_with: Mapping[str, Any],
+    strict: bool = False,
+    progress: Callable[[int, int, int], None] | None = None,
+) -> Regenerated:
+    """Write `destination` (JSONL, one conversation a line, `truncated` true where an answer met the limit).
+
+    Every finished row is kept at once; the same call goes on where an interrupted one stopped, see AnswerFile.
+    `progress` gets rows answered now, rows to answer now, and tokens written. Raises DataError if nothing can be
+    answered, the file cannot be written, and, when strict, at the first row that cannot be answered.
+    """
+    left_out = _LeftOut(strict)
+    asked = with_keys(list(_answerable(rows, left_out)))
+    num_written = num_tokens = 0
+    with AnswerFile(destination, dict(made_with)) as file:
+        todo = [row for row in asked if row.key not in file]
+        for row in answer_all(todo):
+            if row.refused is not None:
+                left_out.add(row.refused)
+                if num_written == 0 and left_out.num_refused >= SAME_FAILURES:
+                    raise DataError(f"none of the first {SAME_FAILURES} rows can be answered: {row.refused}")
+                continue
+            file.add(row.asked.key, {"messages": list(row.messages), "truncated": row.truncated})
+            num_written, num_tokens = num_written + 1, num_tokens + row.num_tokens
+            if progress is not None:
+                progress(num_written, len(todo), num_tokens)
+        num_reused = sum(row.key in file for row in asked) - num_written
+        if num_written + num_reused == 0:
+            raise DataError(f"no row can be answered: {'; '.join(left_out.lines()) or 'there are none'}")
+        num_truncated = file.finish(asked, left_out.to_json())
+    return Regenerated(num_written, num_reused, num_truncated, num_tokens, left_out.counts)
+
+
+class _LeftOut:
+    """Rows that are not answered, by reason. num_refused counts those that whoever answers has refused."""
+
+    def __init__(self, strict: bool) -> None:
+        self.counts: dict[str, tuple[int, Rejection]] = {}
+        self.num_refused = 0
+        self._strict = strict
+
+    def add(self, rejection: Rejection, *, unasked: bool = False) -> None:
+        if self._strict:
+            raise DataError(f"{rejection}; repair the row, or go on without strict to count and skip it")
+        count, first = self.counts.get(rejection.reason, (0, rejection))
+        self.counts[rejection.reason] = (count + 1, first)
+        self.num_refused += not unasked
+
+    def lines(self) -> list[str]:
+        return [f"{count:,} x {reason} (first: {first})" for reason, (count, first) in self.counts.items()]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [
+            {"reason": reason, "count": count, "first_line": first.line, "detail": first.detail}
+            for reason, (count, first) in self.counts.items()
+        ]
+
+
+def _answerable(
+    rows: Iterable[tuple[int, Conversation | Rejection]], left_out: _LeftOut
+) -> Iterator[tuple[int, Conversation]]:
+    for line, row in rows:
+        rejection = row if isinstance(row, Rejection) else _why_not(line, row)
+        if rejection is not None:
+            left_out.add(rejection, unasked=True)
+        elif isinstance(row, Conversation):
+            yield line, row
+
+
+def _why_not(line: int, conversation: Conversation) -> Rejection | None:
+    roles = [message["role"] for message in conversation.messages]
+    spoken = [role for role in roles if role != "assistant"]
+    if not spoken or spoken[-1] != "user":
+        return Rejection(line, "no user turn at its end to answer", f"conversation {conversation.id!r}")
+    if conversation.tools or set(roles) - SPOKEN:
+        detail = f"conversation {conversation.id!r}: results belong to calls that would be answered anew"
+        return Rejection(line, "uses tools", detail)
+    return None
+
+
+@dataclass
+class Dialogue:
+    """A row while it is answered: what was said so far, and what is still to be asked."""
+
+    asked: Asked
+    written: list[dict[str, Any]] = field(default_factory=list)
+    turns: list[dict[str, Any]] = field(default_factory=list)
+    truncated: bool = False
+    num_tokens: int = 0
+
+    @classmethod
+    def begin(cls, asked: Asked) -> Dialogue:
+        return cls(asked, turns=asked.turns)
+
+    @property
+    def is_over(self) -> bool:
+        return not self.turns
+
+    @property
+    def turn(self) -> str:
+        """The name of the answer that is due, for draws: it depends on what is asked and nothing else."""
+        return f"{self.asked.key}/{len(self.written)}"
+
+    def ask(self) -> list[dict[str, Any]]:
+        """Say everything up to the next user turn; returns all messages."""
+        while self.turns:
+            self.written.append(self.turns.pop(0))
+            if self.written[-1]["role"] == "user":
+                break
+        return self.written
+
+    def refuse(self, reason: str, detail: str) -> Answered:
+        return Answered(self.asked, refused=Rejection(self.asked.line, reason, detail))
+
+    def end(self) -> Answered:
+        return Answered(self.asked, tuple(self.written), self.truncated, self.num_tokens)
+
+
+def in_batches(
     tokenizer: Any,
     answer: Answer,
     *,
     eos_token_ids: frozenset[int],
     batch_size: int,
-    made_with: dict[str, Any],
+    max_prompt: int | None = None,
     template_kwargs: Mapping[str, Any] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> Regenerated:
-    """Write `destination` (JSONL, one conversation a line, `truncated` true where an answer met the limit).
+) -> AnswerAll:
+    """Answers made here, by conversations of similar length together. Prompts above `max_prompt` tokens are refused."""
 
-    `made_with` names everything that decides what an answer says, such as target and temperature: an interrupted file
-    goes on only under the same.
-    Raises DataError if an id occurs twice, a conversation has no user turn to answer, or the file cannot be written.
-    """
-    _check(conversations)
-    if destination.exists():
-        raise DataError(f"{destination} already exists; choose another file, or remove it to have it written again")
-    prompts = [[conversation.id, conversation.messages] for conversation in conversations]
-    made_with = {**made_with, "template": dict(template_kwargs or {}), "prompts": short_hash(prompts)}
-    template = partial(_prompt, tokenizer, dict(template_kwargs or {}))
-    partial_path = destination.with_name(destination.name + ".partial")
-    done = _read_partial(partial_path, made_with)
-    todo = [conversation for conversation in conversations if conversation.id not in done]
-    todo.sort(key=lambda conversation: sum(len(str(m["content"])) for m in conversation.messages))
-    num_tokens = 0
-    try:
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        with partial_path.open("a", encoding="utf-8") as file:
-            _lock(file, destination)
-            if file.tell() == 0:
-                file.write(json.dumps({"made_with": made_with}) + "\n")
-            for start in range(0, len(todo), batch_size):
-                batch = todo[start : start + batch_size]
-                for row, tokens in _answer_batch(batch, template, tokenizer, answer, eos_token_ids):
-                    done[row["id"]] = row
-                    num_tokens += tokens
-                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
-                file.flush()
-                if progress:
-                    progress(min(start + batch_size, len(todo)), num_tokens)
-        rows = [done[conversation.id] for conversation in conversations]
-        atomic_write(destination, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-        partial_path.unlink()
-    except OSError as error:
-        why = error.strerror or error
-        raise DataError(f"{destination} cannot be written: {why}; what was answered before is kept") from error
-    return Regenerated(
-        num_written=len(todo),
-        num_reused=len(rows) - len(todo),
-        num_truncated=sum(row["truncated"] for row in rows),
-        num_tokens=num_tokens,
-    )
-
-
-def _lock(file: IO[str], destination: Path) -> None:
-    """Two processes would write the same answers twice."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise DataError(f"another process is writing {destination}; wait for it, or choose another file") from None
-
-
-def _check(conversations: Sequence[Conversation]) -> None:
-    seen: set[str] = set()
-    for conversation in conversations:
-        if conversation.id in seen:
-            raise DataError(f"conversation id {conversation.id!r} occurs twice; ids must be unique to resume safely")
-        seen.add(conversation.id)
-        roles = [message["role"] for message in conversation.messages]
-        asked = [role for role in roles if role != "assistant"]
-        if not asked or asked[-1] != "user":
-            raise DataError(f"conversation {conversation.id!r} has no user turn at its end to answer")
-        if conversation.tools or set(roles) - {"system", "developer", "user", "assistant"}:
-            raise DataError(
-                f"conversation {conversation.id!r} uses tools, whose results belong to calls that would be "
-                "answered anew, so it cannot be regenerated; remove it from the file"
+    def prompt(dialogue: Dialogue) -> list[int]:
+        """Raises RowError."""
+        try:
+            ids = tokenizer.apply_chat_template(
+                list(dialogue.ask()), add_generation_prompt=True, return_dict=False, **(template_kwargs or {})
             )
+        except TEMPLATE_ERRORS as error:
+            raise RowError("the chat template refuses the row", f"{type(error).__name__}: {error}") from None
+        if max_prompt is not None and len(ids) > max_prompt:
+            raise RowError("longer than the target's context", f"{len(ids)} tokens before the answer")
+        return list(ids)
 
-
-def _read_partial(path: Path, made_with: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Rows that an interrupted run left, by id. The first line says what they were made with."""
-    if not path.exists():
-        return {}
-    # Bytes: a kill may tear a line inside a character, and answers may hold line ends of Unicode that end no row.
-    whole, newline, torn = path.read_bytes().rpartition(b"\n")
-    if torn:  # that row is made again
-        atomic_write(path, (whole + newline).decode())
-    first, *rows = map(json.loads, whole.split(b"\n")) if whole else ({},)
-    if first and first != {"made_with": made_with}:
-        raise DataError(
-            f"{path} was begun with {first.get('made_with')}, now it is {made_with}; give the same settings to go on, "
-            "or delete it to begin anew"
-        )
-    return {row["id"]: row for row in rows}
-
-
-def _answer_batch(
-    batch: Sequence[Conversation],
-    template: Callable[[Sequence[dict[str, Any]]], list[int]],
-    tokenizer: Any,
-    answer: Answer,
-    eos_token_ids: frozenset[int],
-) -> Iterator[tuple[dict[str, Any], int]]:
-    """Turn by turn: all conversations that have a k-th user turn are answered together."""
-    asked = [[m for m in c.messages if m["role"] != "assistant"] for c in batch]
-    written: list[list[dict[str, Any]]] = [[] for _ in batch]
-    truncated, tokens = [False] * len(batch), [0] * len(batch)
-    while waiting := [i for i, turns in enumerate(asked) if turns]:
-        for i in waiting:
-            while asked[i] and (not written[i] or written[i][-1]["role"] != "user"):
-                written[i].append(asked[i].pop(0))
-        prompts = [template(written[i]) for i in waiting]
-        for i, ids in zip(waiting, answer(prompts, [f"{batch[i].id}/{len(written[i])}" for i in waiting]), strict=True):
+    def turn(dialogues: list[Dialogue]) -> Iterator[Answered]:
+        """One more answer for all of them, together; yields those that are over."""
+        prompts: list[tuple[Dialogue, list[int]]] = []
+        for dialogue in dialogues:
+            try:
+                prompts.append((dialogue, prompt(dialogue)))
+            except RowError as error:
+                dialogue.turns.clear()
+                yield dialogue.refuse(error.reason, error.detail)
+        answers = answer([ids for _, ids in prompts], [dialogue.turn for dialogue, _ in prompts]) if prompts else []
+        for (dialogue, _), ids in zip(prompts, answers, strict=True):
             ended = bool(ids) and ids[-1] in eos_token_ids
-            truncated[i] |= not ended
-            tokens[i] += len(ids)
             content = tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=True)
-            written[i].append({"role": "assistant", "content": content})
-    for i, conversation in enumerate(batch):
-        yield {"id": conversation.id, "messages": written[i], "truncated": truncated[i]}, tokens[i]
+            dialogue.written.append({"role": "assistant", "content": content})
+            dialogue.truncated |= not ended
+            dialogue.num_tokens += len(ids)
+            if not content.strip():
+                dialogue.turns.clear()
+                yield dialogue.refuse("an empty answer", f"conversation {dialogue.asked.conversation.id!r}")
+            elif dialogue.is_over:
+                yield dialogue.end()
 
+    def answer_all(todo: Sequence[Asked]) -> Iterator[Answered]:
+        todo = sorted(todo, key=lambda row: sum(len(message["content"]) for message in row.turns))
+        for start in range(0, len(todo), batch_size):
+            waiting = [Dialogue.begin(row) for row in todo[start : start + batch_size]]
+            while waiting:
+                yield from turn(waiting)
+                waiting = [dialogue for dialogue in waiting if not dialogue.is_over]
 
-def _prompt(tokenizer: Any, template_kwargs: dict[str, Any], messages: Sequence[dict[str, Any]]) -> list[int]:
-    return list(
-        tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False, **template_kwargs)
-    )
+    return answer_all

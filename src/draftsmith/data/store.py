@@ -76,6 +76,11 @@ class TokenStore:
         return str(self.meta["fingerprint"])
 
     @property
+    def tokenizer_name(self) -> str:
+        """Where the tokenizer came from that the store was made with; only its hash says whether it is still there."""
+        return str(self.meta.get("tokenizer_name", ""))
+
+    @property
     def vocab_size(self) -> int:
         return int(self.meta["vocab_size"])
 

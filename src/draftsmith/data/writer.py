@@ -145,8 +145,8 @@ class StoreWriter:
         }
         atomic_write(self._aside / PROGRESS, json.dumps(progress) + "\n")
 
-    def commit(self) -> TokenStore:
-        """Sync and rename into place."""
+    def commit(self, *, tokenizer_name: str = "") -> TokenStore:
+        """Sync and rename into place. `tokenizer_name` says where a tokenizer to read the store with may be found."""
         for file in self._files.values():
             file.close()
         lengths = np.fromfile(self._aside / "lengths.bin", dtype="<i8")
@@ -160,6 +160,7 @@ class StoreWriter:
             "fingerprint": fingerprint(self._made_from),
             "made_from": self._made_from,
             "vocab_size": self._made_from["vocab_size"],
+            "tokenizer_name": tokenizer_name,
             "num_samples": self._state.num_samples,
             "num_tokens": int(lengths.sum()),
             "num_supervised": self._state.num_supervised,

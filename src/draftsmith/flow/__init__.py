@@ -8,6 +8,7 @@ from draftsmith.flow.background import Background, Outcome
 from draftsmith.flow.best_effort import BestEffort
 from draftsmith.flow.pages import pages
 from draftsmith.flow.pipeline import Output, Pipeline, once
+from draftsmith.flow.pool import as_completed
 from draftsmith.flow.processes import process_workers
 from draftsmith.flow.program import Program, program
 from draftsmith.flow.verdict import Verdict, shares, slowest, verdict
@@ -22,6 +23,7 @@ __all__ = [
     "Program",
     "StageStats",
     "Verdict",
+    "as_completed",
     "once",
     "pages",
     "process_workers",

@@ -6,14 +6,14 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from draftsmith import data
 from draftsmith.config import DataConfig, TargetConfig
-from draftsmith.data import TokenStore
+from draftsmith.data import AnswerAll, AnswerSettings, ServerSettings, TokenStore
 from draftsmith.errors import Interrupted
 from draftsmith.keyed import keyed_generator
 from draftsmith.observe import Progress
-from draftsmith.records import Conversation
 from draftsmith.run.opening import make_store, settle_target
 from draftsmith.target import (
     Sampling,
@@ -22,6 +22,8 @@ from draftsmith.target import (
     load_tokenizer,
     resolve_device,
 )
+
+__all__ = ["AnswerSettings", "ServerSettings", "TemplateArguments", "prepare", "regenerate", "regenerate_through"]
 
 GOES_ON = "the same command goes on from here"
 TemplateArguments = dict[str, bool | int | str]
@@ -53,37 +55,64 @@ def regenerate(
     target: TargetConfig,
     *,
     device: str,
-    template: TemplateArguments,
-    max_new_tokens: int,
-    temperature: float,
+    settings: AnswerSettings,
     batch_size: int,
-    seed: int,
+    strict: bool,
 ) -> data.Regenerated:
-    """The target answers every user turn of `source` into `destination`."""
-    rows = [row for _, row in data.read_conversations(source, strict=True)]
-    conversations = [row for row in rows if isinstance(row, Conversation)]
+    """The target, loaded here, answers every user turn of `source` into `destination`."""
     device = resolve_device(device)
     target = settle_target(target, device)
     with Progress(f"loading {target.model}"):
         tokenizer, model = load_tokenizer(target), load_target(target, device=device)
-    made_with = {**target.model_dump(include={"model", "revision", "dtype"}), "max_new_tokens": max_new_tokens}
-    start = time.monotonic()
 
     def answer(prompts: Sequence[Sequence[int]], names: Sequence[str]) -> list[list[int]]:
-        seeds = [int(keyed_generator(seed, "answer", name).integers(2**62)) for name in names]
-        return generate(model, prompts, max_new_tokens=max_new_tokens, sampling=Sampling(temperature), seeds=seeds)
+        seeds = [int(keyed_generator(settings.seed, "answer", name).integers(2**62)) for name in names]
+        sampling = Sampling(settings.temperature)
+        return generate(model, prompts, max_new_tokens=settings.max_new_tokens, sampling=sampling, seeds=seeds)
 
+    answer_all = data.in_batches(
+        tokenizer,
+        answer,
+        eos_token_ids=model.eos_token_ids,
+        batch_size=batch_size,
+        max_prompt=model.max_length - settings.max_new_tokens,
+        template_kwargs=settings.template_kwargs,
+    )
+    made_with = {**target.model_dump(include={"model", "revision", "dtype"}), **_recorded(settings)}
+    return _answered(source, destination, answer_all, made_with, strict=strict)
+
+
+def regenerate_through(
+    source: Path, destination: Path, server: ServerSettings, *, settings: AnswerSettings, strict: bool
+) -> data.Regenerated:
+    """A server answers every user turn of `source` into `destination`."""
+    made_with = {"through": "server", "model": server.model, **_recorded(settings)}
+    with data.ChatServer(server) as client:
+        return _answered(source, destination, data.through_server(client, settings), made_with, strict=strict)
+
+
+def _recorded(settings: AnswerSettings) -> dict[str, Any]:
+    """Everything but the target that decides what an answer says."""
+    return {
+        "max_new_tokens": settings.max_new_tokens,
+        "temperature": settings.temperature,
+        "seed": settings.seed,
+        "template": dict(settings.template_kwargs),
+    }
+
+
+def _answered(
+    source: Path, destination: Path, answer_all: AnswerAll, made_with: dict[str, Any], *, strict: bool
+) -> data.Regenerated:
+    start = time.monotonic()
     with Progress(f"answering {source}") as progress:
         return data.regenerate(
-            conversations,
+            data.read_conversations(source, strict=strict),
             destination,
-            tokenizer,
-            answer,
-            eos_token_ids=model.eos_token_ids,
-            batch_size=batch_size,
-            made_with={**made_with, "temperature": temperature, "seed": seed},
-            template_kwargs=template,
-            progress=lambda rows, tokens: progress.show(
-                f"{rows:,} of {len(conversations):,}, {tokens / (time.monotonic() - start):.0f} tokens/s"
+            answer_all,
+            made_with=made_with,
+            strict=strict,
+            progress=lambda rows, of, tokens: progress.show(
+                f"{rows:,} of {of:,}, {tokens / (time.monotonic() - start):.0f} tokens/s"
             ),
         )

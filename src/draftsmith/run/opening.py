@@ -6,10 +6,12 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import __version__ as transformers_version
 from transformers.utils import logging as transformers_logging
@@ -35,7 +37,6 @@ from draftsmith.target import (
     cache_root,
     capture,
     load_tokenizer,
-    open_cache,
     resolve_device,
     resolve_mask_token_id,
 )
@@ -92,7 +93,6 @@ def open_store(config: RunConfig, tokenizer: Any, run: Path) -> TokenStore:
     """The store that the configuration names, or one made from its conversations inside the run directory."""
     if config.data.store is not None:
         store = TokenStore.open(config.data.store)
-        _check_same_tokenizer(config, store, tokenizer)
         if store.num_bytes <= VERIFIED_BYTES:
             store.verify()
     else:
@@ -105,6 +105,7 @@ def open_store(config: RunConfig, tokenizer: Any, run: Path) -> TokenStore:
         raise DataError(f"{store.path} has no sample to train on; lower data.holdout or add conversations")
     if config.eval.num_prompts and len(store.holdout_indices) == 0:
         raise DataError(f"{store.path} holds nothing out to measure on; raise data.holdout, or set eval.num_prompts=0")
+    data.check_store(store, tokenizer)
     return store
 
 
@@ -227,30 +228,53 @@ def new_drafter(config: RunConfig, target: Target, tokenizer: Any, store: TokenS
     return drafter.to(target.device)
 
 
-def features_on_disk(config: RunConfig, store: TokenStore, target: Target) -> FeatureCache:
-    """Hidden states of all training samples, made now unless an earlier run on the same data left them."""
+def features_on_disk(
+    config: RunConfig, store: TokenStore, target: Target, *, ahead: bool = False
+) -> FeatureCache | None:
+    """Where hidden states of all training samples are kept, or None if they are not.
+
+    With target.cache=disk, or `ahead`, those that are missing are computed now; otherwise as training asks for them.
+    """
+    if config.target.cache == "none" and not ahead:
+        return None
+    specs = list(specs_of(plan_epoch(config, store, epoch=0), store))
+    kept = np.zeros(len(store), dtype=np.int64)  # tokens of each sample that training may see
+    for spec in specs:
+        kept[list(spec.samples)] = np.minimum(store.lengths[list(spec.samples)], spec.padded_length)
+    if config.target.cache != "first-epoch":
+        specs = _captured_batches(kept)
     made_from = [store.fingerprint, target.fingerprint(), str(target.dtype), target.layer_ids, transformers_version]
-    directory = cache_root() / "features" / short_hash(made_from)
-    trained = np.zeros(len(store), dtype=np.int64)
-    trained[store.train_indices] = store.lengths[store.train_indices]
-    offsets = np.concatenate([[0], np.cumsum(trained)])
-    cache = open_cache(directory, offsets)
-    if cache is not None:
-        return cache
-    # Small batches of one length keep the working set in the processor's cache and waste little padding.
-    settings = PlanSettings(max_tokens=max(1536, int(store.lengths.max())), order="sequential")
-    plan = build_plan(store.lengths[store.train_indices], settings, seed=0)
-    batches = ((spec.samples, data.collate(store, spec).input_ids) for spec in specs_of(plan, store))
-    start, total = time.monotonic(), int(offsets[-1])
+    directory = cache_root() / "features" / short_hash([*made_from, sha256(kept.tobytes()).hexdigest()])
+    with Progress("verifying hidden states on disk"):
+        cache = FeatureCache(directory, target, np.concatenate([[0], np.cumsum(kept)]), specs)
+    if (config.target.cache == "disk" or ahead) and not cache.is_complete:
+        _capture(cache, target, store)
+    return cache
+
+
+def _captured_batches(kept: npt.NDArray[np.int64]) -> list[BatchSpec]:
+    """Small batches of one length keep the working set in the processor's cache and waste little padding."""
+    samples = np.flatnonzero(kept)
+    settings = PlanSettings(max_tokens=max(1536, int(kept.max())), order="sequential")
+    plan = build_plan(kept[samples], settings, seed=0)
+    return [
+        BatchSpec(planned.seq, 0, planned.bucket, tuple(samples[planned.samples].tolist()), planned.padded_length)
+        for planned in plan
+    ]
+
+
+def _capture(cache: FeatureCache, target: Target, store: TokenStore) -> None:
+    start, before, total = time.monotonic(), cache.num_tokens, int(cache.offsets[-1])
+
+    def line(done: int) -> str:
+        return f"{done:,} of {total:,} tokens, {(done - before) / (time.monotonic() - start):,.0f} tokens/s"
+
     with Progress("reading the target's hidden states") as progress:
-        return capture(
-            directory,
+        capture(
+            cache,
             target,
-            offsets,
-            batches,
-            progress=lambda n: progress.show(
-                f"{n:,} of {total:,} tokens, {n / (time.monotonic() - start):,.0f} tokens/s"
-            ),
+            functools.partial(data.collate, store),
+            progress=lambda done: progress.show(lambda: line(done)),
         )
 
 
@@ -294,18 +318,3 @@ def _unless_missing(name: str, read: Callable[[], list[list[int]]]) -> list[list
 
 def _store_path(config: RunConfig, run: Path) -> Path:
     return config.data.store or run / "store"
-
-
-def _check_same_tokenizer(config: RunConfig, store: TokenStore, tokenizer: Any) -> None:
-    """The ids of a store mean nothing to another tokenizer, and its masks nothing under another template."""
-    found = (
-        data.tokenizer_sha256(tokenizer),
-        data.template_sha256(tokenizer, store.meta["made_from"]["template_kwargs"]),
-    )
-    made = store.meta["made_from"]["tokenizer_sha256"], store.meta["made_from"]["template_sha256"]
-    for name, ours, theirs in zip(("tokenizer", "chat template"), made, found, strict=True):
-        if ours != theirs:
-            raise DataError(
-                f"{store.path} was made with another {name} ({ours[:12]}) than that of {config.target.model} "
-                f"({theirs[:12]}); prepare it again with this target"
-            )

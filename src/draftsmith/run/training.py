@@ -111,7 +111,7 @@ def _open(claim: Claim, config: RunConfig) -> tuple[Workplace, TrainState]:
         store=store,
         plans=plans,
         target=target,
-        cache=features_on_disk(config, store, target) if config.target.cache == "disk" else None,
+        cache=features_on_disk(config, store, target),
         where=where,
         prompts=prompts,
         contract=contract_of(config, store, target, drafter),

@@ -5,7 +5,7 @@ Layers are named by the 0-based index of the decoder block whose output is meant
 
 from draftsmith.target.builtin import builtin_gguf, cache_root, hub_name
 from draftsmith.target.cache import PositionCache
-from draftsmith.target.feature_cache import FeatureCache, capture, open_cache
+from draftsmith.target.feature_cache import FeatureCache, capture
 from draftsmith.target.generate import check_room, generate, prefill
 from draftsmith.target.mask_token import resolve_mask_token_id
 from draftsmith.target.model import (
@@ -17,7 +17,15 @@ from draftsmith.target.model import (
     resolve_target,
 )
 from draftsmith.target.sampling import GREEDY, Sampling, choose, draw, most_likely, probabilities, streams
-from draftsmith.target.worker import CacheReader, FeatureWorker, Handed, attempts_at, feature_bytes, samples_of
+from draftsmith.target.worker import (
+    CacheReader,
+    FeatureWorker,
+    Handed,
+    RecordingWorker,
+    attempts_at,
+    feature_bytes,
+    samples_of,
+)
 
 __all__ = [
     "GREEDY",
@@ -26,6 +34,7 @@ __all__ = [
     "FeatureWorker",
     "Handed",
     "PositionCache",
+    "RecordingWorker",
     "Sampling",
     "Target",
     "attempts_at",
@@ -42,7 +51,6 @@ __all__ = [
     "load_target",
     "load_tokenizer",
     "most_likely",
-    "open_cache",
     "prefill",
     "probabilities",
     "resolve_device",

@@ -22,6 +22,7 @@ from draftsmith.observe import fast_dtype
 from draftsmith.target.builtin import BUILTIN_TARGETS, materialise
 from draftsmith.target.cache import PositionCache, visible
 from draftsmith.target.hub import first_line, hub_is_reachable
+from draftsmith.target.invariant import length_invariant
 from draftsmith.target.paged import paged_zeros
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -106,9 +107,12 @@ class Target:
 
     @torch.no_grad()
     def features(self, input_ids_BS: torch.Tensor) -> torch.Tensor:
-        """Hidden states [B, S, K*H] at the taps. Stops after the last tapped layer."""
+        """Hidden states [B, S, K*H] at the taps. Stops after the last tapped layer.
+
+        On a processor those of a sample do not depend on its batch, see invariant.py.
+        """
         sink = self._new_sink(input_ids_BS)
-        with self._capture(sink, stop=True), suppress(_LastTapReached):
+        with self._capture(sink, stop=True), length_invariant(self.device), suppress(_LastTapReached):
             self.decoder(input_ids=input_ids_BS, use_cache=False)
         return sink
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,31 @@ class CacheReader:
         hidden_BSX = self._cache.batch(batch.spec.samples, batch.spec.padded_length)
         require_finite(hidden_BSX, batch.spec, self._target)
         return Handed(batch, hidden_BSX.to(self._target.device))
+
+
+class RecordingWorker:
+    """A target whose hidden states are kept: what is missing is computed, and everything is read back.
+
+    A sample is computed in the one batch that the cache has for it, also if it is asked for in another: so what is read
+    does not depend on how far other workers are, or on where an earlier run was stopped.
+    """
+
+    def __init__(
+        self, compute: FeatureWorker, cache: FeatureCache, target: Target, collate: Callable[[BatchSpec], Batch]
+    ) -> None:
+        self._compute = compute
+        self._cache = cache
+        self._read = CacheReader(cache, target)
+        self._collate = collate
+
+    def __call__(self, batch: Batch) -> Handed:
+        """Raises ModelError that names sample and layer if a hidden state is not finite."""
+        for sample in batch.spec.samples:
+            if self._cache.missing([sample]):
+                spec = self._cache.spec_of(sample)
+                whole = batch if spec == batch.spec else self._collate(spec)
+                self._cache.record(spec.samples, self._compute(whole).receive().target_hidden)
+        return self._read(batch)
 
 
 def require_finite(hidden_BSX: torch.Tensor, spec: BatchSpec, target: Target) -> None:
