@@ -23,12 +23,11 @@ from draftsmith.observe import describe_environment
 from draftsmith.report import read_run, render_report
 from draftsmith.report.explain import diagnosis_of
 
-ROUNDS = 3
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--plotly", type=Path, help="plotly.min.js, or one of its partial bundles")
     parser.add_argument("--chromium", default="/usr/bin/chromium")
     parser.add_argument("--out", type=Path)
@@ -37,12 +36,14 @@ def main() -> None:
         run = Path(directory) / "run"
         write_run(run, options.steps)
         found = measure_making(run)
-        found |= measure_opening(run / "report.html", options.chromium)
+        found |= measure_opening(run / "report.html", options.chromium, options.rounds)
         if options.plotly:
             plotly_page(run, options.plotly)
             found["plotly"] = {
                 "mb": round((run / "plotly.html").stat().st_size / 1e6, 2),
-                "open_s": opening_times(run / "plotly.html", options.chromium, "html[data-ready=yes]", None),
+                "open_s": opening_times(
+                    run / "plotly.html", options.chromium, "html[data-ready=yes]", None, options.rounds
+                ),
             }
     found |= {"steps": options.steps, "commit": commit(), "environment": describe_environment()}
     found["machine"] = f"{platform.machine()}, {os.cpu_count()} cores"
@@ -97,19 +98,20 @@ def measure_making(run: Path) -> dict[str, Any]:
     }
 
 
-def measure_opening(page: Path, chromium: str) -> dict[str, Any]:
+def measure_opening(page: Path, chromium: str, rounds: int) -> dict[str, Any]:
     ready = "html[data-ready=yes] .chart canvas"
-    return {"open_s": opening_times(page, chromium, ready, "buildAll(); zoom([1000, 3000]); zoom(null);")}
+    then = "buildAll(); zoom([1000, 3000]); zoom(null);"
+    return {"open_s": opening_times(page, chromium, ready, then, rounds)}
 
 
-def opening_times(page: Path, chromium: str, ready: str, then: str | None) -> dict[str, float]:
+def opening_times(page: Path, chromium: str, ready: str, then: str | None, rounds: int) -> dict[str, float]:
     """Seconds until an element as in `ready` is there, and until `then` is painted as well; medians."""
     from playwright.sync_api import sync_playwright
 
     shown, usable = [], []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             tab = browser.new_page(viewport={"width": 1200, "height": 900})
             begun = time.perf_counter()
             tab.goto(page.as_uri())

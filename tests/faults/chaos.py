@@ -22,6 +22,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+import draftsmith.run.loop as loop_module
+
 COMMAND = "import sys; from draftsmith.cli import main; main()"
 TIMEOUT_S = 300.0
 
@@ -159,3 +163,20 @@ def wait_until(holds: Any, timeout_s: float = 60.0) -> bool:
 
 def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def events_of(run: Path, kind: str) -> list[dict[str, Any]]:
+    return [line for line in lines_of(run / "events.jsonl") if line["event"] == kind]
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Send SIGTERM to this process in the middle of a step, as a supervisor would."""
+    original = loop_module.train_step
+
+    def stopping(state: Any, *arguments: Any, **settings: Any) -> Any:
+        metrics = original(state, *arguments, **settings)
+        if state.step == step and not state.pending.num_batches:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return metrics
+
+    monkeypatch.setattr(loop_module, "train_step", stopping)

@@ -17,16 +17,7 @@ from hypothesis import strategies as st
 
 import draftsmith.training.step as step_module
 from draftsmith.training import Guards, load_checkpoint
-from helpers import CONFIGS, Finished, draftsmith
-
-
-@pytest.fixture
-def train(settings_of_run: list[str], tmp_path: Path) -> Callable[..., tuple[Finished, Path]]:
-    def run(*overrides: str) -> tuple[Finished, Path]:
-        settings = [*settings_of_run, "eval.num_prompts=0", "eval.num_timed=0", f"run.dir={tmp_path / 'run'}"]
-        return draftsmith("train", CONFIGS / "tiny-cpu.toml", *settings, *overrides), tmp_path / "run"
-
-    return run
+from helpers import Finished
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, where: str, batches: range, value: float = math.nan) -> None:

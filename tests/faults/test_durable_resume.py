@@ -13,41 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos import Training, ending_of, leftovers, lines_of, wait_until
+from chaos import Training, ending_of, events_of, leftovers, lines_of, stop_after, wait_until
 
-import draftsmith.run.judging as judging_module
 import draftsmith.run.loop as loop_module
-import draftsmith.training.checkpoint as checkpoint_module
-from draftsmith.evaluation import ServedAcceptance
-from draftsmith.export import read_drafter
-from draftsmith.observe.lines import LineLog
-from draftsmith.training import load_checkpoint, newest_checkpoint, params_sha256
+from draftsmith.training import load_checkpoint, newest_checkpoint
 from helpers import CONFIGS, Finished, draftsmith
 
 TINY = CONFIGS / "tiny-cpu.toml"
-
-
-@pytest.fixture
-def train(settings_of_run: list[str], tmp_path: Path) -> Callable[..., tuple[Finished, Path]]:
-    """Train in one directory with these further arguments, without measuring at the end."""
-
-    def run(*arguments: object, name: str = "run") -> tuple[Finished, Path]:
-        settings = [*settings_of_run, "eval.num_prompts=0", "eval.num_timed=0", f"run.dir={tmp_path / name}"]
-        return draftsmith("train", TINY, *settings, *arguments), tmp_path / name
-
-    return run
-
-
-def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    original = loop_module.train_step
-
-    def stopping(state: Any, *arguments: Any, **settings: Any) -> Any:
-        metrics = original(state, *arguments, **settings)
-        if state.step == step and not state.pending.num_batches:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return metrics
-
-    monkeypatch.setattr(loop_module, "train_step", stopping)
 
 
 @pytest.fixture
@@ -57,10 +29,6 @@ def interrupted(train: Callable[..., tuple[Finished, Path]]) -> Path:
         done, run = train()
     assert done.code == 143, done.err
     return run
-
-
-def events_of(run: Path, kind: str) -> list[dict[str, Any]]:
-    return [line for line in lines_of(run / "events.jsonl") if line["event"] == kind]
 
 
 @pytest.mark.parametrize("how", [["--resume"], []], ids=["asked for", "by itself"])
@@ -273,83 +241,6 @@ def test_minutes_that_were_spent_before_a_restart_are_spent(
     assert load_checkpoint(tmp_path / "run")[1]["step"] == 3
 
 
-def scripted(monkeypatch: pytest.MonkeyPatch, lengths: list[float]) -> None:
-    """Measurements during training give these, one after the other."""
-    left = iter(lengths)
-
-    def measure(*_arguments: Any, **_settings: Any) -> ServedAcceptance:
-        return ServedAcceptance(next(left), 3.5, 0.5, (0.5,), lossless=True, num_prompts=3, num_verifications=9)
-
-    monkeypatch.setattr(judging_module, "measure_during_training", measure)
-
-
-MEASURING = ("eval.num_prompts=3", "eval.every_steps=2", "eval.num_timed=0")
-
-
-def test_training_stops_early_by_measured_acceptance_and_exports_the_best_step(
-    train: Callable[..., tuple[Finished, Path]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scripted(monkeypatch, [2.0, 3.0, 2.5, 2.9])
-    done, run = train(*MEASURING, "train.max_steps=50", "eval.patience=2", "eval.export=best")
-    assert done.code == 0, done.err
-    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-    assert (summary["train_steps"], summary["exported_step"]) == (8, 4)
-    assert summary["held_out_acceptance"] == {"2": 2.0, "4": 3.0, "6": 2.5, "8": 2.9}
-    best = run / "checkpoints" / "step-000004"
-    assert best.is_dir()
-    kept = {path.name for path in (run / "checkpoints").glob("step-*")}
-    assert kept == {"step-000004", "step-000006", "step-000008"}
-    exported = read_drafter(run / "drafter")
-    assert params_sha256(exported) != params_sha256(load_checkpoint(run)[0].bfloat16())
-    measured = [line for line in lines_of(run / "metrics.jsonl") if "held_out_acceptance" in line]
-    assert [line["step"] for line in measured] == [2, 4, 6, 8]
-
-
-def test_a_resumed_run_remembers_what_was_measured(
-    train: Callable[..., tuple[Finished, Path]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scripted(monkeypatch, [2.0, 3.0, 2.5, 2.9])
-    settings = (*MEASURING, "train.max_steps=50", "eval.patience=2", "eval.export=best")
-    with monkeypatch.context() as patched:
-        stop_after(patched, 5)
-        assert train(*settings)[0].code == 143
-    done, run = train(*settings)
-    assert done.code == 0, done.err
-    assert json.loads((run / "summary.json").read_text(encoding="utf-8"))["exported_step"] == 4
-
-
-def test_what_is_measured_during_training_is_what_is_measured_at_its_end(
-    train: Callable[..., tuple[Finished, Path]],
-) -> None:
-    done, run = train("eval.num_prompts=3", "eval.every_steps=4", "eval.num_during=3", "eval.num_timed=0")
-    assert done.code == 0, done.err
-    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-    assert summary["held_out_acceptance"].keys() == {"4", "8"}
-    assert summary["held_out_acceptance"]["8"] == summary["acceptance_length"]
-    measured = [line for line in lines_of(run / "metrics.jsonl") if "held_out_acceptance" in line]
-    for line in measured:
-        gap = line["held_out_teacher_forced"] - line["held_out_acceptance"]
-        assert line["held_out_gap"] == pytest.approx(gap)
-
-
-def test_a_signal_while_measuring_stops_and_the_measurement_is_made_up_for(
-    train: Callable[..., tuple[Finished, Path]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original, pressed = judging_module.measure_during_training, []
-
-    def measure(*arguments: Any, **settings: Any) -> Any:
-        if not pressed:
-            pressed.append(os.kill(os.getpid(), signal.SIGTERM))
-        return original(*arguments, **settings)
-
-    monkeypatch.setattr(judging_module, "measure_during_training", measure)
-    assert train(*MEASURING)[0].code == 143
-    done, run = train(*MEASURING)
-    assert done.code == 0, done.err
-    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-    assert summary["held_out_acceptance"].keys() == {"2", "4", "6", "8"}
-
-
 def test_checkpoints_lists_and_verifies(interrupted: Path) -> None:
     shown = draftsmith("checkpoints", interrupted)
     assert (shown.code, "resume" in shown.out) == (0, True)
@@ -366,81 +257,3 @@ def test_checkpoints_of_no_run_is_an_error(tmp_path: Path) -> None:
     done = draftsmith("checkpoints", tmp_path)
     assert done.code == 2
     assert "is no run directory" in done.err
-
-
-def test_lines_that_a_full_disk_refuses_wait_and_are_written_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = LineLog(tmp_path / "lines.jsonl")
-    log.append({"n": 1})
-    original, full = os.write, [True]
-
-    def write(file: int, text: bytes) -> int:
-        if full[0]:
-            raise OSError(28, "No space left on device")
-        return original(file, text[:5])
-
-    monkeypatch.setattr(os, "write", write)
-    log.append({"n": 2})
-    log.append({"n": 3})
-    with pytest.raises(OSError, match="No space left"):
-        log.sync()
-    assert log.num_bytes == 27
-    full[0] = False
-    log.sync()
-    log.close()
-    assert lines_of(tmp_path / "lines.jsonl") == [{"n": 1}, {"n": 2}, {"n": 3}]
-
-
-@pytest.mark.parametrize("torn", [b"", b'{"n": 2', b'{"n": 2}\n{"n"', b"x" * 200_000])
-def test_a_half_line_at_the_end_is_cut_off_when_a_log_is_opened(torn: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "lines.jsonl"
-    path.write_bytes(b'{"n": 1}\n' + torn)
-    log = LineLog(path)
-    log.append({"n": 9})
-    log.close()
-    assert [line["n"] for line in lines_of(path)] in ([1, 9], [1, 2, 9])
-
-
-def full_disk(monkeypatch: pytest.MonkeyPatch, steps: range) -> None:
-    """These steps cannot be saved."""
-    original = checkpoint_module.save_file
-
-    def save(tensors: Any, path: Path) -> None:
-        if any(f".step-{step:06d}" in str(path) for step in steps):
-            raise OSError(28, "No space left on device")
-        original(tensors, path)
-
-    monkeypatch.setattr(checkpoint_module, "save_file", save)
-
-
-SAVING = ("checkpoint.every_steps=2", "checkpoint.every_minutes=0")
-
-
-def test_a_disk_that_is_full_for_a_while_is_an_alarm_and_a_retry(
-    train: Callable[..., tuple[Finished, Path]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full_disk(monkeypatch, range(4, 5))
-    done, run = train(*SAVING)
-    assert done.code == 0, done.err
-    assert "step 4 could not be saved" in done.err
-    assert "No space left on device" in done.err
-    assert "so far step 2 is saved" in done.err
-    assert [event["step"] for event in events_of(run, "checkpoint_failed")] == [4]
-    assert load_checkpoint(run)[1]["step"] == 8
-
-
-def test_a_disk_that_stays_full_stops_the_run_when_two_intervals_are_lost_and_it_goes_on_later(
-    train: Callable[..., tuple[Finished, Path]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, undisturbed = train(*SAVING, name="undisturbed")
-    with monkeypatch.context() as patched:
-        full_disk(patched, range(3, 99))
-        done, run = train(*SAVING)
-    assert done.code == 2
-    assert "No space left on device" in done.err
-    assert "step 2 has been saved for two intervals, so training stops at step" in done.err
-    assert load_checkpoint(run)[1]["step"] == 2
-    done, run = train(*SAVING)
-    assert done.code == 0, done.err
-    assert ending_of(run) == ending_of(undisturbed)

@@ -12,8 +12,12 @@ from draftsmith.export.gguf_tokenizer import tokenizer_as_gguf
 from draftsmith.target import Target
 
 
-def write_target(target: Target, tokenizer: Any, path: Path) -> Path:
+def write_target(target: Target, tokenizer: Any, path: Path, *, rename: dict[int, str] | None = None) -> Path:
+    """`rename`: tokens that are to have another text than the tokenizer's."""
     config = target.config
+    fields = tokenizer_as_gguf(tokenizer, target.name, vocab_size=target.vocab_size)
+    for token_id, text in (rename or {}).items():
+        fields.fields["tokenizer.ggml.tokens"][0][token_id] = text
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -25,7 +29,7 @@ def write_target(target: Target, tokenizer: Any, path: Path) -> Path:
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_vocab_size(target.vocab_size)
-    tokenizer_as_gguf(tokenizer, target.name, vocab_size=target.vocab_size).write(writer)
+    fields.write(writer)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     for name, tensor in target.model.state_dict().items():
         if name == "lm_head.weight":  # tied

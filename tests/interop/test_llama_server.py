@@ -115,3 +115,19 @@ def test_verify_asks_the_server_and_says_what_it_served(
     done = draftsmith("verify", directory, "--target-gguf", target_gguf)
     assert done.code == 0, done.err
     assert "4 of 4 answers as without a drafter" in " ".join(done.out.split())
+
+
+def test_a_gguf_with_another_tokenizer_or_of_another_model_is_refused_with_both_values(
+    target: Target, tokenizer: Any, trained: Drafter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftsmith.run.verifying.READS", {})
+    facts = {"target": "tiny-random", "train_steps": 1, "num_anchors_trained": 1, "seed": 0}
+    directory = export_drafter(trained, tmp_path / "drafter", card=model_card(trained.shape, facts))
+    renamed = write_target(target, tokenizer, tmp_path / "renamed.gguf", rename={40: "other"})
+    done = draftsmith("verify", directory, "--target-gguf", renamed)
+    assert done.code == 2
+    assert "token 40 'other', where the tokenizer of tiny-random has" in done.err
+    drafter = exported(trained, tokenizer, tmp_path, "f32")
+    done = draftsmith("verify", directory, "--target-gguf", drafter)
+    assert done.code == 2
+    assert "number of layers 8, but" in done.err

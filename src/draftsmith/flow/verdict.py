@@ -43,12 +43,6 @@ def shares(stats: FlowStats) -> str:
     return ", ".join(f"{stage.name} {stage.busy:.0%}/{stage.starved:.0%}/{stage.blocked:.0%}" for stage in stats.stages)
 
 
-def slowest(stats: FlowStats) -> str:
-    """The busiest stage in a few words, for a line of progress."""
-    stage = max(stats.stages, key=lambda found: (found.busy, found.busy_s))
-    return f"{stage.name} ({stage.busy:.0%} busy)"
-
-
 def _slowest_in_words(stats: FlowStats, slowest: StageStats) -> str:
     others = [stage for stage in stats.stages if stage is not slowest]
     next_busiest = max(others, key=lambda stage: stage.busy)

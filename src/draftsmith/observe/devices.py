@@ -93,7 +93,7 @@ def _device(device: torch.device, name: str, described: str) -> Finding:
     if half < 0.8 * full:
         advice = (
             f"bf16 is {full / half:.1f} times slower than fp32 here: leave target.dtype, train.dtype and "
-            "eval.speed_dtype at auto, which takes fp32, and set train.optimizer=adamw: torch's Muon computes in bf16"
+            "eval.speed_dtype at auto, which takes fp32"
         )
         return Finding(name, "warning", text, advice, facts)
     return Finding(name, "ok", text, facts=facts)

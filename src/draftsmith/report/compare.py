@@ -15,11 +15,11 @@ from draftsmith.report.diagnosis.words import paragraph
 from draftsmith.report.explain import diagnosis_of
 from draftsmith.report.page import plain, render
 from draftsmith.report.record import RunRecord
-from draftsmith.report.tables import set_lines
+from draftsmith.report.tables import number_of, set_lines
 from draftsmith.report.words import duration, late_mean, passes, status_of, steps_done, train_seconds
 
 NUM_POINTS = 400
-COMPARED_AS_PATH = {"run.dir"}  # differs between any two runs, and says nothing
+NOT_COMPARED = {"run.dir"}  # differs between any two runs, and says nothing
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def compare_runs(records: Sequence[RunRecord], *, now: float | None = None) -> C
         lengths = [next((s.length for s in set_lines(record) if s.name == name), math.nan) for record in records]
         rows.append(_best(f"tokens per target forward, {name}", lengths, max))
     rows += [
-        _best("measured speed-up", [_number(record.summary.get("speedup")) for record in records], max),
+        _best("measured speed-up", [number_of(record.summary.get("speedup")) for record in records], max),
         _text("equal to greedy decoding", [_equal(record) for record in records]),
         _text("bottleneck", [_bottleneck(record) for record in records]),
         _text("parameters", [str(record.summary.get("params_sha256", "–"))[:12] for record in records]),
@@ -90,7 +90,7 @@ def _curves(record: RunRecord, name: str) -> dict[str, Any]:
 
 def _differences(records: Sequence[RunRecord]) -> list[Row]:
     flat = [_flat(record.config) for record in records]
-    names = sorted({name for settings in flat for name in settings} - COMPARED_AS_PATH)
+    names = sorted({name for settings in flat for name in settings} - NOT_COMPARED)
     rows = [Row(name, tuple(str(settings.get(name, "–")) for settings in flat)) for name in names]
     return [row for row in rows if len(set(row.values)) > 1]
 
@@ -131,10 +131,6 @@ def _equal(record: RunRecord) -> str:
 def _bottleneck(record: RunRecord) -> str:
     flow = record.summary.get("flow")
     return str(flow.get("bottleneck") or "–") if isinstance(flow, Mapping) else "–"
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
 
 
 def _short(value: float) -> str:

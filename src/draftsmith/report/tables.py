@@ -37,11 +37,11 @@ def set_lines(record: RunRecord) -> list[SetLine]:
     return [
         SetLine(
             name=str(name),
-            length=_number(values.get("length")),
-            length_by_response=_number(values.get("length_by_response")),
-            num_prompts=_number(values.get("num_prompts")),
-            num_verifications=_number(values.get("num_verifications")),
-            by_slot=tuple(_number(value) for value in by_slot)
+            length=number_of(values.get("length")),
+            length_by_response=number_of(values.get("length_by_response")),
+            num_prompts=number_of(values.get("num_prompts")),
+            num_verifications=number_of(values.get("num_verifications")),
+            by_slot=tuple(number_of(value) for value in by_slot)
             if isinstance(by_slot := values.get("by_slot"), list)
             else (),
         )
@@ -68,5 +68,6 @@ def _text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and abs(value) >= 100_000 else str(value)
 
 
-def _number(value: Any) -> float:
+def number_of(value: Any) -> float:
+    """A number as it was recorded, NaN for anything else."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan

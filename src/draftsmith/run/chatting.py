@@ -48,8 +48,10 @@ class Tally:
         self.num_verifications += step.num_committed > 0
 
     def join(self, other: Tally) -> None:
-        for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + value)
+        self.num_tokens += other.num_tokens
+        self.num_committed += other.num_committed
+        self.num_verifications += other.num_verifications
+        self.seconds += other.seconds
 
     def __str__(self) -> str:
         text = f"{self.num_tokens} tokens"
@@ -97,10 +99,8 @@ class Painter:
     def piece(self, text: str, *, accepted: bool) -> None:
         if not text:
             return
-        if self._marks:
-            self._print(
-                MARKS[0] if accepted and not self._inside else MARKS[1] if self._inside and not accepted else ""
-            )
+        if self._marks and accepted != self._inside:
+            self._print(MARKS[0] if accepted else MARKS[1])
             self._inside = accepted
         self._print(text, ACCEPTED if accepted else OWN)
 

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -66,6 +66,7 @@ class Reference:
     format: str
     drafter: Drafter
     target: Target
+    tokenizer: Any
     question: Question
     drafts: list[int]
     answers: list[Decoded]
@@ -134,7 +135,7 @@ def _reference(directory: Path, target_name: str | None, max_new_tokens: int) ->
         num_threads=num_cores(),
     )
     answers = speculate(drafter, target, prompts, max_new_tokens=max_new_tokens)
-    return Reference(directory, format_of(directory), drafter, target, question, drafts, answers, digests)
+    return Reference(directory, format_of(directory), drafter, target, tokenizer, question, drafts, answers, digests)
 
 
 @torch.no_grad()
@@ -242,10 +243,11 @@ def _ask_llama_server(reference: Reference, target_gguf: Path | None) -> Verdict
     if source is None:
         return Verdict(reader, "skipped", "needs the target as GGUF; give it with --target-gguf")
     check_target_gguf(source, reference.drafter.shape)
+    tokenizer = tokenizer_of_gguf(source)
+    tokenizer.check_same(reference.tokenizer, reference.target.name)
     with tempfile.TemporaryDirectory(prefix="draftsmith-verify-") as scratch:
         directory = reference.directory
         if reference.format != "gguf":
-            tokenizer = tokenizer_of_gguf(source)
             directory = export_gguf(reference.drafter, Path(scratch) / "gguf", card="", tokenizer=tokenizer)
         try:
             with llama_server(

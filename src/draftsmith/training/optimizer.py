@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from draftsmith.config import TrainConfig
-from draftsmith.errors import ConfigError
+from draftsmith.training.muon import Muon
 
 
 def make_optimizers(drafter: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
@@ -20,15 +20,16 @@ def make_optimizers(drafter: nn.Module, config: TrainConfig) -> list[torch.optim
     optimizers: list[torch.optim.Optimizer] = []
     rest = parameters
     if config.optimizer == "muon":
-        if not hasattr(torch.optim, "Muon"):
-            raise ConfigError(
-                f"train.optimizer is muon, which torch {torch.__version__} lacks; use adamw or torch>=2.9"
-            )
         matrices = [p for p in parameters if p.dim() == 2]
         rest = [p for p in parameters if p.dim() != 2]
+        dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
         optimizers.append(
-            torch.optim.Muon(
-                matrices, lr=config.muon_lr, weight_decay=config.weight_decay, momentum=0.95, ns_steps=config.muon_steps
+            Muon(
+                matrices,
+                lr=config.muon_lr,
+                weight_decay=config.weight_decay,
+                num_iterations=config.muon_steps,
+                dtype=dtype,
             )
         )
     optimizers.append(torch.optim.AdamW(rest, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay))
