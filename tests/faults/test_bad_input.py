@@ -309,7 +309,7 @@ def test_a_directory_with_somebody_elses_files_is_left_alone(settings_of_run: li
 
 
 def test_eval_refuses_settings_that_describe_another_run(finished_run: Path) -> None:
-    refused(draftsmith("eval", finished_run, "target.model=other"), "only eval.* can be set")
+    refused(draftsmith("eval", finished_run, "target.model=other"), "only eval.*, device and")
 
 
 @pytest.mark.parametrize("argument", ["tokenize=false", "tools=1", "day=1979-05-27"])
