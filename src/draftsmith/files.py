@@ -49,7 +49,7 @@ def atomic_directory(destination: Path, *, replace: bool = False) -> Iterator[Pa
 
 def atomic_write(path: Path, text: str) -> None:
     """Replace one small file as a whole."""
-    descriptor, aside = tempfile.mkstemp(prefix=f".{path.name}.tmp-", dir=path.parent)
+    descriptor, aside = _aside(path)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
@@ -66,7 +66,7 @@ def atomic_write(path: Path, text: str) -> None:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """A file to write that replaces `path` as a whole if the block succeeds, and vanishes if it does not."""
-    descriptor, aside = tempfile.mkstemp(prefix=f".{path.name}.tmp-", dir=path.parent)
+    descriptor, aside = _aside(path)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
@@ -76,6 +76,15 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
         os.replace(aside, path)
     except BaseException:
         os.unlink(aside)
+        raise
+
+
+def _aside(path: Path) -> tuple[int, str]:
+    """An open file beside `path`. An error names `path`, which people know, not the file beside it."""
+    try:
+        return tempfile.mkstemp(prefix=f".{path.name}.tmp-", dir=path.parent)
+    except OSError as error:
+        error.filename = str(path)
         raise
 
 
