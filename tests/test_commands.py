@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
+import signal
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -190,6 +193,28 @@ def test_prepare_takes_several_sources_with_weights_and_says_what_each_gave(tmp_
     assert done.code == 0, done.err
     assert "b.jsonl: 20 of 20 rows" in done.out
     assert "left out to keep the weights" in done.out
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_prepare_says_that_the_same_command_goes_on_and_it_does(
+    number: signal.Signals, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_jsonl(tmp_path / "rows.jsonl", [chat_row(f"Say {i}", "bread", str(i)) for i in range(20)])
+    module = importlib.import_module("draftsmith.data.prepare")
+    command = ["prepare", source, tmp_path / "store", "--target", "tiny-random"]
+    append = module.StoreWriter.append
+
+    def stopped(writer: Any, batch: Any) -> None:
+        append(writer, batch)
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(module, "BATCH_ROWS", 8)
+    monkeypatch.setattr(module.StoreWriter, "append", stopped)
+    done = draftsmith(*command)
+    assert done.code == code
+    assert f"stopped by {number.name}; the same command goes on from here" in done.err
+    monkeypatch.setattr(module.StoreWriter, "append", append)
+    assert "20 of 20 rows" in draftsmith(*command).out
 
 
 def test_rendered_text_can_be_prepared_with_markers_of_its_own(tmp_path: Path) -> None:

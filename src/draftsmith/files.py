@@ -49,18 +49,8 @@ def atomic_directory(destination: Path, *, replace: bool = False) -> Iterator[Pa
 
 def atomic_write(path: Path, text: str) -> None:
     """Replace one small file as a whole."""
-    descriptor, aside = _aside(path)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(aside, 0o644)
-        os.replace(aside, path)
-        fsync(path.parent)
-    except BaseException:
-        Path(aside).unlink(missing_ok=True)
-        raise
+    with atomic_file(path) as file:
+        file.write(text.encode("utf-8"))
 
 
 @contextmanager
@@ -74,8 +64,9 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         os.chmod(aside, 0o644)
         os.replace(aside, path)
+        fsync(path.parent)
     except BaseException:
-        os.unlink(aside)
+        Path(aside).unlink(missing_ok=True)
         raise
 
 

@@ -53,6 +53,16 @@ def target(tmp_path: Path) -> Path:
     return path
 
 
+def test_a_proxy_in_the_environment_is_not_asked_for_a_server_of_our_own(
+    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nobody listens there
+    with llama_server(target, binary=serving(tmp_path)) as server:
+        assert server.complete([1, 2], max_new_tokens=4).tokens == (5, 6, 7, 8)
+
+
 def test_counts_of_the_server_become_tokens_per_run(tmp_path: Path, target: Path) -> None:
     with llama_server(target, binary=serving(tmp_path)) as server:
         answer = server.complete([1, 2], max_new_tokens=4)
@@ -65,7 +75,7 @@ def test_two_servers_never_want_the_same_port(tmp_path: Path, target: Path) -> N
     binary = serving(tmp_path)
     with llama_server(target, binary=binary) as one, llama_server(target, binary=binary) as two:
         assert one.complete([1], max_new_tokens=1) == two.complete([1], max_new_tokens=1)
-        assert one._address != two._address
+        assert one.address != two.address
 
 
 def test_a_server_that_dies_in_the_middle_is_named_with_its_last_words(tmp_path: Path, target: Path) -> None:

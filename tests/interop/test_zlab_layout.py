@@ -11,9 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
+from draftsmith.config import parse_config
 from draftsmith.drafter import Drafter, DrafterShape
 from draftsmith.errors import ExportError, ModelError
 from draftsmith.export import export_drafter, model_card, read_drafter
+from draftsmith.run.exporting import card_of
 from draftsmith.target import Target
 from helpers import new_drafter
 
@@ -168,6 +170,18 @@ def test_weights_that_are_not_finite_are_not_exported(target: Target, tmp_path: 
     with pytest.raises(ExportError, match=r"fc\.weight has values that are not finite"):
         export_drafter(drafter, tmp_path / "drafter", card="")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_card_names_every_source_and_the_learning_rate_of_the_optimizer_that_trained(trained: Drafter) -> None:
+    settings = {
+        "target": {"model": "tiny-random"},
+        "data": {"sources": ["3:chat.jsonl", "1:code.parquet"]},
+        "train": {"max_steps": 1, "optimizer": "muon", "muon_lr": 0.03},
+    }
+    summary = {"target": "tiny-random", "train_steps": 1, "num_anchors_trained": 8, "seed": 0}
+    card = card_of(trained.shape, summary, parse_config(settings))
+    assert "data: 3:chat.jsonl, 1:code.parquet, at most" in card
+    assert "muon, learning rate 0.03" in card
 
 
 def test_the_card_states_figures_only_if_they_were_measured(trained: Drafter) -> None:

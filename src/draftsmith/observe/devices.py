@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import math
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from draftsmith.observe.environment import processor_facts
 from draftsmith.observe.finding import Finding
 from draftsmith.observe.picture import size
 
@@ -132,10 +132,9 @@ def _wait(device: torch.device) -> None:
 
 def _instructions() -> str:
     """Whether the processor has instructions that make bf16 fast."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
+    facts = processor_facts()
+    if not facts:
         return "instructions unknown"
-    flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), [])
+    flags = facts.get("flags", "").split()
     found = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
     return ", ".join(found) or "no vector instructions known here"

@@ -24,7 +24,7 @@ def describe_environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_bytes": _memory_bytes(),
     }
 
 
@@ -36,16 +36,24 @@ def peak_memory_bytes() -> int:
 
 def _processor() -> str:
     """Name and the instruction sets that decide whether bf16 is fast."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    facts = processor_facts()
     fast = [flag for flag in ("avx512_bf16", "amx_bf16") if flag in facts.get("flags", "").split()]
     return " ".join([facts.get("model name", platform.processor()), *fast])
 
 
+def processor_facts() -> dict[str, str]:
+    """What Linux says of the processor, by name; nothing elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
 def memory_limit_bytes() -> int:
     """What this process may use: the limit of its control groups, or the memory of the machine if that is less."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(machine, memory_limit() or machine)
+    return min(_memory_bytes(), memory_limit() or _memory_bytes())
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -36,23 +36,15 @@ class Tail:
         except FileNotFoundError:
             return []
         self._offset += len(whole) + len(end)
-        rows = [_row(line) for line in whole.split(b"\n") if line.strip()]
+        rows = [row_of(line) for line in whole.split(b"\n") if line.strip()]
         self.num_unreadable += rows.count(None)
         return [row for row in rows if row is not None]
 
-    def last_write(self) -> float | None:
-        """Seconds since the epoch at which the file was last written, or None if there is none."""
-        try:
-            return self._path.stat().st_mtime
-        except FileNotFoundError:
-            return None
 
-
-def _row(line: bytes) -> Row | None:
+def row_of(line: bytes) -> Row | None:
+    """The JSON object in a line, None if there is none."""
     try:
         found = json.loads(line)
-    except ValueError:  # UnicodeDecodeError is one
-        return None
-    except RecursionError:
+    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
         return None
     return found if isinstance(found, dict) else None

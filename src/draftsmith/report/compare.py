@@ -16,7 +16,7 @@ from draftsmith.report.explain import diagnosis_of
 from draftsmith.report.page import plain, render
 from draftsmith.report.record import RunRecord
 from draftsmith.report.tables import number_of, set_lines
-from draftsmith.report.words import duration, late_mean, passes, status_of, steps_done, train_seconds
+from draftsmith.report.words import duration, late_mean, passes, short, status_of, steps_done, train_seconds
 
 NUM_POINTS = 400
 NOT_COMPARED = {"run.dir"}  # differs between any two runs, and says nothing
@@ -47,7 +47,7 @@ def compare_runs(records: Sequence[RunRecord], *, now: float | None = None) -> C
         Row("status", tuple(status_of(record, now=now).kind for record in records)),
         Row("target", tuple(record.target for record in records)),
         _text("steps", [f"{steps_done(record):,}" for record in records]),
-        _text("passes over the data", [_short(passes(record)) for record in records]),
+        _text("passes over the data", [short(passes(record)) for record in records]),
         _text("training time", [duration(train_seconds(record)) for record in records]),
         _best("tokens/s in training", [_rate(record) for record in records], max),
         _best("loss, last tenth", [late_mean(record.steps.loss) for record in records], min),
@@ -110,8 +110,8 @@ def _names(records: Sequence[RunRecord]) -> tuple[str, ...]:
 
 def _best(name: str, values: Sequence[float], choose: Any) -> Row:
     finite = [value for value in values if math.isfinite(value)]
-    best = values.index(choose(finite)) if len({_short(value) for value in finite}) > 1 else None
-    return Row(name, tuple(_short(value) for value in values), best)
+    best = values.index(choose(finite)) if len({short(value) for value in finite}) > 1 else None
+    return Row(name, tuple(short(value) for value in values), best)
 
 
 def _text(name: str, values: Sequence[str]) -> Row:
@@ -131,13 +131,3 @@ def _equal(record: RunRecord) -> str:
 def _bottleneck(record: RunRecord) -> str:
     flow = record.summary.get("flow")
     return str(flow.get("bottleneck") or "–") if isinstance(flow, Mapping) else "–"
-
-
-def _short(value: float) -> str:
-    return (
-        f"{value:,.4g}"
-        if math.isfinite(value) and abs(value) < 1e4
-        else f"{value:,.0f}"
-        if math.isfinite(value)
-        else "–"
-    )

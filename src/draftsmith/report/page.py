@@ -25,7 +25,7 @@ from draftsmith.report.order import TrainedOrder, trained_order
 from draftsmith.report.record import UNKNOWN, RunRecord, Steps
 from draftsmith.report.stages import StageTimes, stage_times
 from draftsmith.report.tables import set_lines, setup_groups
-from draftsmith.report.words import acceptance_sentence, equality_sentence, status_of, tiles_of
+from draftsmith.report.words import acceptance_sentence, equality_sentence, short, status_of, tiles_of
 
 MAX_POINTS = 120_000  # beyond it, extremes stand for the rest; 5 columns of it are 3 MB of text
 NUM_SLOT_POINTS = 240
@@ -65,7 +65,7 @@ def render(template: str, figures: Mapping[str, Any], *, script: str, **context:
     environment = Environment(
         loader=PackageLoader("draftsmith.report", "page"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters |= {"percent": _percent, "number": _short}
+    environment.filters |= {"percent": _percent, "number": short}
     # "<" would let a text end the script that it stands in.
     packed_json = json.dumps(figures, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return environment.get_template(template).render(
@@ -138,7 +138,3 @@ def _packaged(name: str) -> str:
 
 def _percent(share: float) -> str:
     return f"{share:.1%}" if math.isfinite(share) else "–"
-
-
-def _short(value: float) -> str:
-    return f"{value:,.4g}" if math.isfinite(value) else "–"

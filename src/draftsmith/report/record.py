@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from draftsmith.errors import CheckpointError
+from draftsmith.observe import row_of
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -183,7 +184,7 @@ def _lines(path: Path, remarks: list[str]) -> list[dict[str, Any]]:
         return []
     found, num_bad = [], 0
     for text in raw[:-1]:
-        line = _parsed(text)
+        line = row_of(text)
         if line is None:
             num_bad += 1
         else:
@@ -191,20 +192,12 @@ def _lines(path: Path, remarks: list[str]) -> list[dict[str, Any]]:
     if num_bad:
         remarks.append(f"{path.name}: {num_bad:,} of {len(raw) - 1:,} lines cannot be read and are left out")
     if raw[-1]:
-        last = _parsed(raw[-1])
+        last = row_of(raw[-1])
         if last is None:
             remarks.append(f"{path.name} ends in the middle of a line: the run was killed, or is writing right now")
         else:
             found.append(last)
     return found
-
-
-def _parsed(text: bytes) -> dict[str, Any] | None:
-    try:
-        line = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return line if isinstance(line, dict) else None
 
 
 def _json(path: Path, remarks: list[str]) -> dict[str, Any]:

@@ -159,6 +159,13 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
+def short(value: float) -> str:
+    """A figure for a table: four digits, or all of a large one."""
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
 def _how_far(record: RunRecord) -> str:
     if not len(record.steps):
         return "no step was trained"

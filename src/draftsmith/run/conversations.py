@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from draftsmith import data
 from draftsmith.config import DataConfig, TargetConfig
 from draftsmith.data import AnswerAll, AnswerSettings, ServerSettings, TokenStore
-from draftsmith.errors import ConfigError
+from draftsmith.errors import ConfigError, Interrupted
 from draftsmith.keyed import keyed_generator
 from draftsmith.observe import Progress
 from draftsmith.run.opening import make_store, settle_target
@@ -24,6 +25,7 @@ from draftsmith.target import (
 
 __all__ = ["AnswerSettings", "ServerSettings", "TemplateArguments", "prepare", "regenerate", "regenerate_through"]
 
+GOES_ON = "the same command goes on from here"
 TemplateArguments = dict[str, bool | int | str]
 
 
@@ -36,11 +38,15 @@ def prepare(
     seed: int,
     strict: bool,
 ) -> TokenStore:
-    """Sources -> token store at `destination`, as a run with these settings would make it."""
-    with Progress(f"preparing {', '.join(sources)}") as progress:
-        return make_store(
-            sources, destination, load_tokenizer(target), settings, seed=seed, strict=strict, progress=progress
-        )
+    """Sources -> token store at `destination`, as a run would make it. Stopped, it goes on later."""
+    tokenizer = load_tokenizer(target)
+    try:
+        with Progress(f"preparing {', '.join(sources)}") as progress:
+            return make_store(sources, destination, tokenizer, settings, seed=seed, strict=strict, progress=progress)
+    except KeyboardInterrupt:
+        raise Interrupted(signal.SIGINT, GOES_ON) from None
+    except Interrupted as stop:
+        raise Interrupted(stop.exit_code - 128, GOES_ON) from None
 
 
 def regenerate(

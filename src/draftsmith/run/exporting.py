@@ -47,10 +47,11 @@ def export(
 def card_of(shape: DrafterShape, summary: dict[str, Any], config: RunConfig, *, format: str = "hf") -> str:
     """The model card of a run's drafter: what was measured, and the settings that made it."""
     train, data = config.train, config.data
+    origin = data.conversations or data.store or ", ".join(data.sources)
     settings = {
         "target revision": config.target.revision or "not pinned",
-        "data": f"{data.conversations or data.store}, at most {data.max_length} tokens a sample",
-        "settings": f"{train.optimizer}, learning rate {train.lr}, loss {train.loss}, "
+        "data": f"{origin}, at most {data.max_length} tokens a sample",
+        "settings": f"{train.optimizer}, learning rate {train.base_lr}, loss {train.loss}, "
         f"{config.drafter.num_anchors} blocks a sample, hidden states in {config.target.dtype}",
     }
     return model_card(shape, summary, format=format, settings=settings)

@@ -17,7 +17,7 @@ from draftsmith import __version__
 from draftsmith.config import TargetConfig
 from draftsmith.drafter import Drafter
 from draftsmith.errors import ConfigError, EngineError, EngineMissing
-from draftsmith.evaluation import Decoded, check_fit, speculate, walk
+from draftsmith.evaluation import Decoded, chat_prompt, check_fit, speculate, walk
 from draftsmith.export import (
     EMBEDDING,
     HEAD,
@@ -124,8 +124,7 @@ def _reference(directory: Path, target_name: str | None, max_new_tokens: int) ->
     check_fit(drafter, target)
     digests = {name: digest(tensor) for name, tensor in drafter.state_dict().items()}
     drafter = drafter.float()
-    turns = [[{"role": "user", "content": text}] for text in QUESTIONS]
-    prompts = [list(tokenizer.apply_chat_template(t, add_generation_prompt=True, return_dict=False)) for t in turns]
+    prompts = [chat_prompt(tokenizer, [{"role": "user", "content": text}]) for text in QUESTIONS]
     case, drafts = _case(drafter, target, prompts[0])
     question = Question(
         target=resolve_target(target_name),

@@ -10,7 +10,6 @@ from draftsmith.report.diagnosis.decompose import Parts, smooth
 from draftsmith.report.record import IntArray
 
 CLUMPED = 2.0  # how many times stronger than in a shuffle the waves of the order must be
-LONG_RUN = 0.03  # share of the steps
 
 
 @dataclass(frozen=True)
