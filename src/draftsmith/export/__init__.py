@@ -4,7 +4,6 @@ from draftsmith.export.card import model_card, target_on_card
 from draftsmith.export.directory import export_drafter
 from draftsmith.export.formats import FORMATS, format_of, read_drafter
 from draftsmith.export.layouts import EMBEDDING, HEAD, LAYOUTS, Verifier
-from draftsmith.export.tensors import expected_tensors
 
 __all__ = [
     "EMBEDDING",
@@ -12,7 +11,6 @@ __all__ = [
     "HEAD",
     "LAYOUTS",
     "Verifier",
-    "expected_tensors",
     "export_drafter",
     "format_of",
     "model_card",

@@ -60,18 +60,26 @@ def card_of(shape: DrafterShape, summary: dict[str, Any], config: RunConfig, *, 
 def _export_speculators(drafter: Drafter, destination: Path, config: RunConfig, card: str) -> Path:
     target = load_target(config.target)
     check_fit(drafter, target)
+    return export_with_target(
+        drafter, destination, target, name=hub_name(config.target.model), format="speculators", card=card
+    )
+
+
+def export_with_target(
+    drafter: Drafter, destination: Path, target: Target, *, name: str, format: str, card: str = ""
+) -> Path:
+    """Export with what a layout carries of the target: its `name`, embedding and head where they belong to it."""
+    layout = LAYOUTS[format]
     return export_drafter(
         drafter,
         destination,
         card=card,
-        layout=LAYOUTS["speculators"],
-        verifier=Verifier(hub_name(config.target.model), _architectures(target)),
-        target_tensors={EMBEDDING: target.embedding.weight, HEAD: target.head.weight},
+        layout=layout,
+        verifier=Verifier(name, tuple(target.model.config.architectures or ())),
+        target_tensors={EMBEDDING: target.embedding.weight, HEAD: target.head.weight}
+        if layout.with_target_tensors
+        else None,
     )
-
-
-def _architectures(target: Target) -> tuple[str, ...]:
-    return tuple(target.model.config.architectures or ())
 
 
 def _export_gguf(

@@ -21,9 +21,6 @@ from draftsmith.evaluation import Decoded, chat_prompt, check_fit, speculate, wa
 from draftsmith.export import (
     EMBEDDING,
     HEAD,
-    LAYOUTS,
-    Verifier,
-    export_drafter,
     format_of,
     read_drafter,
     target_on_card,
@@ -32,6 +29,7 @@ from draftsmith.export.foreign_reader import digest
 from draftsmith.export.llama_server import LlamaServer, Served, llama_server, pooled_length
 from draftsmith.export.readers import READS, Case, Question, Reading, installed_engines, read_with
 from draftsmith.observe import Progress
+from draftsmith.run.exporting import export_with_target
 from draftsmith.streams import num_cores
 from draftsmith.target import Target, builtin_gguf, load_target, load_tokenizer, resolve_target
 
@@ -183,17 +181,8 @@ def _in_format(format: str, reference: Reference, scratch: Path) -> tuple[Path, 
         return reference.directory, "read as it is"
     destination = scratch / format
     if not destination.exists():
-        layout, target = LAYOUTS[format], reference.target
-        export_drafter(
-            reference.drafter,
-            destination,
-            card="",
-            layout=layout,
-            verifier=Verifier(reference.question.target, tuple(target.model.config.architectures or ())),
-            target_tensors={EMBEDDING: target.embedding.weight, HEAD: target.head.weight}
-            if layout.with_target_tensors
-            else None,
-        )
+        name = reference.question.target
+        export_with_target(reference.drafter, destination, reference.target, name=name, format=format)
     return destination, f"read as {format}"
 
 
