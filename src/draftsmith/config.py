@@ -27,6 +27,13 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_null(cls, given: Any) -> Any:
+        if isinstance(given, str) and "\0" in given:
+            raise ValueError(f"{given!r} holds a null character, which no name or path may")
+        return given
+
 
 class TargetConfig(Section):
     """The frozen language model that the drafter learns to anticipate."""
@@ -196,7 +203,9 @@ class FlowConfig(Section):
     max_items: int | None = Field(
         default=None, ge=1, description="Batches that a stage may be ahead of the next; by default 2 per worker."
     )
-    watchdog_s: float = Field(default=600.0, gt=0, description="Stop and say who hangs when nothing moves for so long.")
+    watchdog_s: float = Field(
+        default=600.0, gt=0, le=1e6, description="Stop and say who hangs when nothing moves for so long."
+    )
 
 
 class CheckpointConfig(Section):
@@ -320,6 +329,13 @@ def load_config(path: Path, overrides: list[str] | None = None) -> RunConfig:
     for override in overrides or []:
         _apply_override(settings, override)
     return parse_config(settings, origin=str(path))
+
+
+def load_run_config(run: Path, overrides: list[str] | None = None) -> RunConfig:
+    """What a run directory says that ran there. Raises ConfigError also if it is none."""
+    if not (run / "config.toml").exists():
+        raise ConfigError(f"{run} is no run directory: there is no config.toml in it; give one that `train` has made")
+    return load_config(run / "config.toml", overrides)
 
 
 def parse_config(settings: dict[str, Any], origin: str = "configuration") -> RunConfig:

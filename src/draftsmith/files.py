@@ -56,7 +56,7 @@ def atomic_write(path: Path, text: str) -> None:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """A file to write that replaces `path` as a whole if the block succeeds, and vanishes if it does not."""
-    descriptor, aside = tempfile.mkstemp(prefix=f".{path.name}.tmp-", dir=path.parent)
+    descriptor, aside = _aside(path)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
@@ -67,6 +67,15 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
         fsync(path.parent)
     except BaseException:
         Path(aside).unlink(missing_ok=True)
+        raise
+
+
+def _aside(path: Path) -> tuple[int, str]:
+    """An open file beside `path`. An error names `path`, which people know, not the file beside it."""
+    try:
+        return tempfile.mkstemp(prefix=f".{path.name}.tmp-", dir=path.parent)
+    except OSError as error:
+        error.filename = str(path)
         raise
 
 

@@ -183,3 +183,13 @@ def test_tokenising_alone_imports_no_torch() -> None:
     script = "import draftsmith.data, draftsmith.data.encode, sys; assert 'torch' not in sys.modules"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", script], check=True, env=environment)
+
+
+def test_a_store_whose_name_looks_like_a_pattern_leaves_others_alone_and_is_begun_anew_after_a_kill(
+    source: Path, tmp_path: Path
+) -> None:
+    others, own = tmp_path / ".b.partial", tmp_path / ".[ab].partial"
+    for left in (others, own):
+        left.mkdir()
+    made(source, tmp_path / "[ab]")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".b.partial", "[ab]"]

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import httpx2
+import huggingface_hub
 import pytest
 import zoo
 import zstandard
@@ -129,6 +131,13 @@ def test_a_hub_data_set_that_cannot_be_reached_is_told_in_one_line(monkeypatch: 
         read(Source("hub:nobody/none"))
     assert "\n" not in str(caught.value)
 
+    def without_network(*_: Any, **__: Any) -> None:
+        raise httpx2.ConnectError("Name or service not known")
+
+    monkeypatch.setattr(huggingface_hub, "dataset_info", without_network)
+    with pytest.raises(DataError, match=r"cannot be reached on the hub: Name or service not known; check name"):
+        prepare(Source("hub:nobody/none"), Path("nowhere"), zoo.byte_tokenizer(zoo.CHATML), max_length=64, holdout=0)
+
 
 def test_a_hub_data_set_is_read_at_a_commit_and_without_its_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -164,6 +173,27 @@ def test_sources_are_written_as_weight_and_path() -> None:
     with pytest.raises(DataError, match="given twice"):
         as_sources([Source("a"), Source("a")])
     assert names_of((Source("x/train.jsonl"), Source("y/train.jsonl"))) == ("x/train.jsonl", "y/train.jsonl")
+
+
+@pytest.mark.parametrize("other", ["./a.jsonl", "b/../a.jsonl", "a.jsonl?split="])
+def test_a_source_given_twice_is_refused_however_it_is_written(other: str) -> None:
+    with pytest.raises(DataError, match="given twice"):
+        as_sources([parse_source("a.jsonl"), parse_source(other)])
+
+
+@pytest.mark.timeout(10)
+def test_a_hub_data_set_and_a_directory_of_the_same_name_have_different_names() -> None:
+    assert names_of((Source("hub:a/b"), Source("a/b"), Source("c"))) == ("1/a/b", "2/a/b", "3/c")
+
+
+@pytest.mark.parametrize("rest", ["[{}]", "x", " " * (1 << 20) + "{}"])
+def test_what_follows_a_json_array_is_an_error_and_not_left_out(rest: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(ROWS) + rest, encoding="utf-8")
+    with pytest.raises(DataError, match="goes on after its array"):
+        read(path)
+    path.write_text(json.dumps(ROWS) + "\n\n", encoding="utf-8")
+    assert len(read(path)) == len(ROWS)
 
 
 def two_files(tmp_path: Path, sizes: tuple[int, int] = (30, 90)) -> list[Path]:

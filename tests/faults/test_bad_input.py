@@ -251,6 +251,47 @@ def test_exporting_over_something_is_refused(finished_run: Path, tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("command", ["eval", "train", "chat"])
+def test_a_directory_without_a_config_is_called_no_run_and_not_a_missing_configuration(
+    command: str, tmp_path: Path
+) -> None:
+    refused(draftsmith(command, tmp_path), f"{tmp_path} is no run directory")
+
+
+def test_answers_longer_than_the_context_are_told_before_any_row_is_asked(tmp_path: Path) -> None:
+    rows = write_jsonl(tmp_path / "rows.jsonl", [chat_row("Hi", "Hello.", "a")])
+    asked = ("regenerate", rows, tmp_path / "made.jsonl", "--target", "tiny-random")
+    refused(draftsmith(*asked, "--max-new-tokens", 10**9), "--max-new-tokens is 1000000000, but tiny-random takes")
+    assert not (tmp_path / "made.jsonl.partial").exists()
+
+
+def test_weights_from_nowhere_are_named(settings_of_run: list[str], tmp_path: Path) -> None:
+    missing = tmp_path / "none"
+    done = draftsmith("train", TINY, *settings_of_run, "--from", missing, f"run.dir={tmp_path / 'run'}")
+    refused(done, f"{missing} is no directory; --from takes a run")
+
+
+def test_a_directory_without_a_model_is_no_target(tmp_path: Path) -> None:
+    rows = write_jsonl(tmp_path / "rows.jsonl", [chat_row("Hi", "Hello.", "a")])
+    done = draftsmith("prepare", rows, tmp_path / "store", "--target", tmp_path)
+    refused(done, f"{tmp_path} holds no config.json, so it is no model")
+
+
+@pytest.mark.parametrize("option", ["--python", "--target-gguf"])
+def test_what_verify_is_to_ask_is_looked_at_first_and_named(option: str, finished_run: Path, tmp_path: Path) -> None:
+    silent = tmp_path / "silent"
+    if option == "--python":
+        silent.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+        silent.chmod(0o755)
+    refused(draftsmith("verify", finished_run / "drafter", option, silent), str(silent))
+
+
+def test_a_directory_is_no_file_of_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = write_jsonl(tmp_path / "rows.jsonl", [chat_row("Hi", "Hello.", "a")])
+    monkeypatch.chdir(tmp_path)
+    refused(draftsmith("regenerate", rows, ".", "--target", "tiny-random"), "is a directory; name the file")
+
+
 @pytest.mark.parametrize("command", ["eval", "export"])
 def test_a_directory_that_holds_no_run_is_named(command: str, tmp_path: Path) -> None:
     done = draftsmith(command, tmp_path / "none", *([tmp_path / "drafter"] if command == "export" else []))

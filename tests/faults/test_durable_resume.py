@@ -253,6 +253,14 @@ def test_checkpoints_lists_and_verifies(interrupted: Path) -> None:
     assert "holds step 3; it was renamed" in json.loads(broken.out)[0]["problem"]
 
 
+@pytest.mark.parametrize("summary", ['{"half', '{"held_out_acceptance": [1]}'])
+def test_checkpoints_are_listed_whatever_else_of_the_run_is_damaged(summary: str, interrupted: Path) -> None:
+    (interrupted / "summary.json").write_text(summary, encoding="utf-8")
+    (interrupted / "checkpoints" / "step-mine.corrupt").mkdir()
+    shown = draftsmith("checkpoints", interrupted, "--json")
+    assert (shown.code, [each["step"] for each in json.loads(shown.out)]) == (0, [3]), shown.err
+
+
 def test_checkpoints_of_no_run_is_an_error(tmp_path: Path) -> None:
     done = draftsmith("checkpoints", tmp_path)
     assert done.code == 2

@@ -126,3 +126,9 @@ def test_a_short_hash_depends_on_the_value_and_not_on_the_order_of_keys() -> Non
     assert short_hash({"a": 1, "b": [2]}) == short_hash({"b": [2], "a": 1})
     assert short_hash({"a": 1}) != short_hash({"a": 2})
     assert len(short_hash("x")) == 16
+
+
+def test_a_file_that_cannot_be_written_is_named_as_people_know_it(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        atomic_write(tmp_path / "nowhere" / "page.html", "text")
+    assert caught.value.filename == str(tmp_path / "nowhere" / "page.html")

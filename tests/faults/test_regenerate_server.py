@@ -243,6 +243,7 @@ def test_reasoning_is_kept_beside_the_answer_and_sent_back_with_it(tmp_path: Pat
         ({"finish_reason": "content_filter"}, "the answer does not end by itself"),
         ({"message": {"role": "assistant", "content": None}}, "an empty answer"),
         ({"message": {"role": "assistant", "content": " \n"}}, "an empty answer"),
+        ({"message": {"role": "assistant", "content": "half \ud83d of it"}}, "not UTF-8"),
     ],
 )
 def test_an_answer_that_teaches_nothing_is_counted(choice: dict[str, Any], reason: str, tmp_path: Path) -> None:

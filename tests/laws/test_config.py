@@ -34,6 +34,8 @@ def test_every_recipe_that_ships_can_be_read(path: Path) -> None:
         ("drafter.block_size=1", "drafter.block_size is 1: input should be greater than or equal to 2"),
         ("drafter.num_layers=2.5", "drafter.num_layers is 2.5: input should be a valid integer"),
         ("target.dtype=fp8", "target.dtype is 'fp8': input should be 'auto', 'float32' or 'bfloat16'"),
+        ("flow.watchdog_s=inf", "flow.watchdog_s is inf: input should be less than or equal to 1000000"),
+        ('run.dir="a\\u0000b"', "run.dir: 'a\\x00b' holds a null character"),
         ("data.holdout=1", "data.holdout is 1: input should be less than 1"),
         ("train.minutes=5", "give exactly one of train.minutes, train.max_steps and train.epochs"),
         ("data.store=somewhere", "give exactly one of data.conversations, data.sources and data.store"),

@@ -120,7 +120,9 @@ def regenerate(
         ),
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="With --server: conversations under way.")] = 16,
-    timeout: Annotated[float, typer.Option(min=0.1, help="With --server: seconds to wait for an answer.")] = 600.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=86400, help="With --server: seconds to wait for an answer.")
+    ] = 600.0,
     attempts: Annotated[int, typer.Option(min=1, help="With --server: tries of a request, later and later.")] = 6,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer in tokens.")] = 512,
     temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,

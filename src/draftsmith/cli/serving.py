@@ -10,7 +10,7 @@ import typer
 
 from draftsmith.cli.app import TemplateOption, app, print_summary
 from draftsmith.cli.figures import served_text
-from draftsmith.config import RunConfig, load_config, parse_template
+from draftsmith.config import RunConfig, load_run_config, parse_template
 from draftsmith.errors import ConfigError
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
@@ -24,7 +24,9 @@ def evaluate(
     overrides: EvalOverrides = None,
     engine: Annotated[str | None, typer.Option(help="Measure a running server: llama.cpp or openai.")] = None,
     url: Annotated[str | None, typer.Option(help="Its address, such as http://127.0.0.1:8080.")] = None,
-    timeout_s: Annotated[float, typer.Option("--timeout", min=0.1, help="Longest answer of a server, in s.")] = 120.0,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=0.1, max=86400, help="Longest answer of a server, in s.")
+    ] = 120.0,
     as_json: JsonOption = False,
 ) -> None:
     """Measure the drafter of a run: acceptance, equality with the target alone, speed and what it could be.
@@ -88,4 +90,4 @@ def _measuring_config(run_dir: Path, overrides: list[str] | None) -> RunConfig:
                 f"this measures a finished run; {override!r} would describe another, only eval.*, device and "
                 "num_threads can be set"
             )
-    return load_config(run_dir / "config.toml", overrides)
+    return load_run_config(run_dir, overrides)

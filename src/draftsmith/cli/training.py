@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from draftsmith.cli.app import Overrides, app, print_summary
-from draftsmith.config import load_config, parse_batching
+from draftsmith.config import load_config, load_run_config, parse_batching
 
 
 @app.command()
@@ -51,6 +51,7 @@ def _what_to_train(config: Path, overrides: list[str], weights: Path | None) -> 
     if weights is not None:
         overrides.append(f"drafter.weights={json.dumps(str(weights.absolute()))}")
     if config.is_dir():
+        load_run_config(config)
         overrides.append(f"run.dir={json.dumps(str(config))}")
         config = config / "config.toml"
     return config, overrides

@@ -58,6 +58,8 @@ class AnswerFile:
     def __init__(self, destination: Path, made_with: dict[str, Any]) -> None:
         self.destination = destination
         self.made_with = made_with
+        if not destination.name:
+            raise DataError(f"{destination} is a directory; name the file to write")
         self._path = destination.with_name(destination.name + ".partial")
         self._places: dict[str, tuple[int, int]] = {}  # key -> where its line starts and stops
 

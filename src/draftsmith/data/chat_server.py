@@ -169,7 +169,7 @@ class ChatServer:
         if status == 200:
             try:
                 return response.json()
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise _TryAgainError(self._safe(f"an answer that is no JSON: {response.text[:80]!r}")) from None
         said = self._safe(f"HTTP {status}: {_first_words(response)}")
         if status in TRANSIENT:
@@ -190,7 +190,8 @@ class ChatServer:
         return min(LONGEST_PAUSE_S, max(asked_s, growing_s * spread))
 
     def _safe(self, text: str) -> str:
-        """Servers repeat what they were sent."""
+        """Servers repeat what they were sent; half of a surrogate pair cannot be shown."""
+        text = text.encode("utf-8", "replace").decode()
         return text.replace(self.settings.api_key, "***") if self.settings.api_key else text
 
 
@@ -232,8 +233,11 @@ def _read(max_new_tokens: int) -> Callable[[Any], Completion]:
             thoughts = {key: said[key] for key in ("reasoning_content", "reasoning") if said.get(key)}
         except (KeyError, IndexError, TypeError, AttributeError):
             raise _TryAgainError(f"an answer without a message: {str(found)[:80]}") from None
-        if not all(isinstance(text, str) for text in (content, *thoughts.values())):
+        texts = (content, *thoughts.values())
+        if not all(isinstance(text, str) for text in texts):
             raise _TryAgainError("an answer whose content is no text")
+        if any("\ud800" <= letter <= "\udfff" for text in texts for letter in text):
+            raise RowError("not UTF-8", "the answer holds half of a surrogate pair")
         if reason not in ("stop", "length", "eos", None):
             if reason in ("content_filter", "tool_calls", "function_call"):
                 raise RowError("the answer does not end by itself", f"finish_reason {reason!r}")

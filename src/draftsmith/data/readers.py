@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
+
 from draftsmith.data.compressed import open_decompressed, optional, readable
 from draftsmith.data.rejection import Rejection, RowError
 from draftsmith.data.rows import RawRow, content_id, parse_row, read_row
@@ -95,6 +97,9 @@ def _array_items(file: io.BufferedReader, path: Path) -> Iterator[Any]:
     while True:
         place = _after(buffer, place, BLANK + "," if number else BLANK)
         if buffer[place : place + 1] == "]":
+            rest = (buffer[place + 1 :] + text.read(CHUNK_CHARS)).strip(BLANK)
+            if rest:
+                raise DataError(f"{path} goes on after its array, with {rest[:20]!r}; make it one array, or JSONL")
             return
         try:
             item, place = decoder.raw_decode(buffer, place)
@@ -128,7 +133,14 @@ def _saved_rows(source: Source) -> Iterator[dict[str, Any]]:
     datasets = optional("datasets", f"{source.path} is a data set")
     try:
         found = _hub_dataset(datasets, source) if source.on_hub else datasets.load_from_disk(source.path)
-    except (OSError, ValueError, RuntimeError, KeyError, datasets.exceptions.DatasetsError) as error:
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+        KeyError,
+        httpx2.HTTPError,
+        datasets.exceptions.DatasetsError,
+    ) as error:
         raise DataError(
             f"{source.path} cannot be read as a data set: {short(error)}; check its name and split"
         ) from None

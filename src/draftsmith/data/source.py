@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
+
+import httpx2
 
 from draftsmith.data.compressed import optional, readable
 from draftsmith.errors import DataError
@@ -34,6 +37,12 @@ class Source:
     @property
     def on_hub(self) -> bool:
         return self.path.startswith(HUB)
+
+    @property
+    def place(self) -> tuple[str, str | None, str | None]:
+        """The same for two ways to write one source."""
+        path = self.path if self.on_hub else os.path.realpath(self.path)
+        return path, self.split or None, self.subset or None
 
     @property
     def saved_to_disk(self) -> bool:
@@ -92,16 +101,18 @@ def as_sources(given: Path | str | Source | Iterable[Source]) -> tuple[Source, .
     wrong = [source for source in sources if source.weight is not None and not 0 < source.weight < float("inf")]
     if wrong:
         raise DataError(f"{wrong[0].path} has weight {wrong[0].weight}; weights must be above 0")
-    places = [(source.path, source.split, source.subset) for source in sources]
-    twice = next((place for place in places if places.count(place) > 1), None)
+    places = [source.place for source in sources]
+    twice = next((source for source in sources if places.count(source.place) > 1), None)
     if twice:
-        raise DataError(f"{twice[0]} is given twice; name every source once")
+        raise DataError(f"{twice.path} is given twice; name every source once")
     return sources
 
 
 def names_of(sources: tuple[Source, ...]) -> tuple[str, ...]:
     """A short name of each source, different from all others: as much of the path's end as that takes."""
     full = ["/".join(filter(None, (s.path.removeprefix(HUB), s.subset, s.split))) for s in sources]
+    if len(set(full)) < len(full):  # hub:a/b and the directory a/b
+        full = [f"{number}/{name}" for number, name in enumerate(full, start=1)]
     parts = [name.split("/") for name in full]
     depth = 1
     while len({tuple(p[-depth:]) for p in parts}) < len(parts):
@@ -121,7 +132,7 @@ def hub_commit(source: Source) -> str:
     hub: Any = optional("huggingface_hub", f"{source.path} is on the hub")
     try:
         return str(hub.dataset_info(source.path.removeprefix(HUB), revision=source.revision).sha)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, httpx2.HTTPError) as error:
         raise DataError(
             f"{source.path} cannot be reached on the hub: {short(error)}; check name and network, or download it and "
             "give the directory"

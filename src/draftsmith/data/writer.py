@@ -8,6 +8,7 @@ data removes what was written, leaving it because somebody stopped it keeps that
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -177,7 +178,7 @@ class StoreWriter:
 
     def _fresh(self) -> _State:
         """An empty directory, whatever earlier writers have left."""
-        for old in self._aside.parent.glob(f"{self._aside.name}*"):
+        for old in self._aside.parent.glob(f"{glob.escape(self._aside.name)}*"):
             shutil.rmtree(old, ignore_errors=True)
         self._aside.mkdir()
         return _State(0, 0, Accounting())

@@ -67,7 +67,10 @@ class Reading:
 def installed_engines(python: Path) -> dict[str, str]:
     """Engine -> version, for what this interpreter has. Raises EngineError if it does not run."""
     with tempfile.TemporaryDirectory(prefix="draftsmith-reader-") as scratch:
-        printed = _run(python, [], Path(scratch) / "log", limit_s=START_S)
+        try:
+            printed = _run(python, [], Path(scratch) / "log", limit_s=START_S)
+        except EngineError as error:
+            raise EngineError(f"{python} cannot be asked for its engines: {error}") from None
     try:
         return dict(json.loads(printed.strip().splitlines()[-1]))
     except (ValueError, IndexError):

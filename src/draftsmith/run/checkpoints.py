@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def list_checkpoints(run: Path) -> list[Listed]:
                 problem=None if isinstance(checkpoint, Checkpoint) else str(checkpoint),
             )
         )
-    return listed + [_set_aside(path) for path in sorted((run / "checkpoints").glob("step-*.corrupt*"))]
+    return listed + [_set_aside(path) for path in sorted((run / "checkpoints").glob("step-[0-9]*.corrupt*"))]
 
 
 def print_checkpoints(listed: list[Listed], *, as_json: bool) -> None:
@@ -67,11 +68,10 @@ def print_checkpoints(listed: list[Listed], *, as_json: bool) -> None:
 
 def _measured(run: Path, whole: list[Checkpoint]) -> dict[int, float]:
     """Acceptance by step: of the end if there is one, else of the newest checkpoint."""
-    if (run / "summary.json").exists():
-        found = read_json(run / "summary.json").get("held_out_acceptance", {})
-    else:
-        found = whole[0].record["acceptance"] if whole else {}
-    return {int(step): float(length) for step, length in found.items()}
+    found = whole[0].record["acceptance"] if whole else {}
+    with suppress(CheckpointError):  # not there yet, or damaged: checkpoints are listed all the same
+        found = read_json(run / "summary.json").get("held_out_acceptance")
+    return {int(step): float(length) for step, length in found.items()} if isinstance(found, dict) else {}
 
 
 def _set_aside(directory: Path) -> Listed:

@@ -11,7 +11,7 @@ from typing import Any
 from draftsmith import data
 from draftsmith.config import DataConfig, TargetConfig
 from draftsmith.data import AnswerAll, AnswerSettings, ServerSettings, TokenStore
-from draftsmith.errors import Interrupted
+from draftsmith.errors import ConfigError, Interrupted
 from draftsmith.keyed import keyed_generator
 from draftsmith.observe import Progress
 from draftsmith.run.opening import make_store, settle_target
@@ -64,6 +64,12 @@ def regenerate(
     target = settle_target(target, device)
     with Progress(f"loading {target.model}"):
         tokenizer, model = load_tokenizer(target), load_target(target, device=device)
+
+    if settings.max_new_tokens >= model.max_length:
+        raise ConfigError(
+            f"--max-new-tokens is {settings.max_new_tokens}, but {target.model} takes {model.max_length} tokens in "
+            "all, the question included; lower it"
+        )
 
     def answer(prompts: Sequence[Sequence[int]], names: Sequence[str]) -> list[list[int]]:
         seeds = [int(keyed_generator(settings.seed, "answer", name).integers(2**62)) for name in names]

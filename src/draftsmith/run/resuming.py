@@ -94,6 +94,8 @@ def load_weights(source: Path, drafter: Drafter) -> Path:
 
     Raises CheckpointError if there is none, or if it is for another target or of another shape.
     """
+    if not source.is_dir():
+        raise CheckpointError(f"{source} is no directory; --from takes a run, or one of its checkpoints")
     checkpoint = newest_checkpoint(source)[0] if (source / "checkpoints").is_dir() else open_checkpoint(source)
     if checkpoint is None:
         raise CheckpointError(f"{source} has no checkpoint that is whole; see `draftsmith checkpoints {source}`")

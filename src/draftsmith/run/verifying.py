@@ -80,6 +80,8 @@ def verify(
     max_new_tokens: int = 32,
 ) -> list[Verdict]:
     """One verdict per reader. Raises if our own reader refuses the export, or target and drafter do not fit."""
+    if target_gguf is not None and not target_gguf.is_file():
+        raise ConfigError(f"--target-gguf {target_gguf} is no file; give the target as llama-server loads it")
     with Progress(f"reading {directory}"):
         reference = _reference(directory, target or target_on_card(directory), max_new_tokens)
     length = sum(sum(a.committed) for a in reference.answers) / sum(len(a.committed) for a in reference.answers)

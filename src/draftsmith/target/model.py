@@ -263,7 +263,9 @@ def _only_local(path: str) -> bool:
 def _explained(path: str, error: Exception) -> str:
     if _only_local(path):
         return f"{path} is neither a directory nor in the local cache, and the hub cannot be reached; check the name"
-    return str(error) if Path(path).is_dir() else first_line(error)
+    if not Path(path).is_dir():
+        return first_line(error)
+    return str(error) if (Path(path) / "config.json").exists() else f"{path} holds no config.json, so it is no model"
 
 
 def default_layer_ids(num_layers: int, num_taps: int) -> tuple[int, ...]:
