@@ -146,7 +146,7 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(
     def no_weights(*_arguments: object, **_settings: object) -> None:
         raise AssertionError("a dry run loads no weights")
 
-    monkeypatch.setattr("draftsmith.run.training.load_target", no_weights)
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", no_weights)
     shown = draftsmith("train", CONFIGS / "tiny-cpu.toml", *settings_of_run, f"run.dir={tmp_path / 'run'}", "--dry-run")
     assert shown.code == 0, shown.err
     assert shown.out.strip()

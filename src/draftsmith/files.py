@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 MANIFEST = "MANIFEST.json"
-LEFTOVER = re.compile(r"\..+\.(tmp|old|partial)-[a-z0-9_]{8}")  # what mkdtemp and mkstemp make of our prefixes
+LEFTOVER = re.compile(r"\..+\.(tmp|was|old|partial)-[a-z0-9_]{8}")  # what mkdtemp and mkstemp make of our prefixes
 
 
 @contextmanager
@@ -80,11 +80,17 @@ def _aside(path: Path) -> tuple[int, str]:
 
 
 def sweep(directory: Path) -> list[str]:
-    """Remove what a killed process left half-written in `directory`, and name it. Only its owner may do so."""
+    """Remove what a killed process left half-written in `directory`, and name it. Only its owner may do so.
+
+    A directory that was to be replaced goes back to its name if the new one never came.
+    """
     found = (
         [path for path in sorted(directory.iterdir()) if LEFTOVER.fullmatch(path.name)] if directory.is_dir() else []
     )
     for path in found:
+        name, is_replaced, _ = path.name[1:].rpartition(".was-")
+        if is_replaced and (path / "old").exists() and not (directory / name).exists():
+            os.rename(path / "old", directory / name)
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
@@ -140,7 +146,7 @@ def _move_into_place(aside: Path, destination: Path) -> None:
     if not destination.exists():
         os.rename(aside, destination)
         return
-    retired = Path(tempfile.mkdtemp(prefix=f".{destination.name}.old-", dir=destination.parent))
+    retired = Path(tempfile.mkdtemp(prefix=f".{destination.name}.was-", dir=destination.parent))
     os.rename(destination, retired / "old")
     try:
         os.rename(aside, destination)

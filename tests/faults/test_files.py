@@ -85,6 +85,31 @@ def test_a_rename_that_fails_brings_the_old_directory_back(tmp_path: Path, monke
     assert names(tmp_path) == ["made"]
 
 
+def test_a_kill_between_two_renames_loses_neither_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed_after_the_first(source: Path, target: Path) -> None:
+        rename(source, target)
+        monkeypatch.setattr(os, "rename", dies)
+
+    def dies(_source: Path, _target: Path) -> None:
+        raise Killed
+
+    destination, rename = tmp_path / "made", os.rename
+    with atomic_directory(destination) as aside:
+        (aside / "file").write_text("old")
+    monkeypatch.setattr(os, "rename", killed_after_the_first)
+    monkeypatch.setattr(files.shutil, "rmtree", lambda *_arguments, **_settings: None)  # nor does it clean up
+    with pytest.raises(Killed), atomic_directory(destination, replace=True) as aside:
+        (aside / "file").write_text("new")
+    monkeypatch.undo()
+    assert not destination.exists()
+    assert len(files.sweep(tmp_path)) == 2
+    assert names(tmp_path) == ["made"]
+    assert (destination / "file").read_text() == "old"
+
+
 def test_a_file_is_replaced_as_a_whole_or_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     atomic_write(path, "old")

@@ -114,8 +114,10 @@ def as_toml(config: RunConfig) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} is not there; is {path.parent} a finished run?") from error
     except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}); is {path.parent} a finished run?") from error
+        raise CheckpointError(f"{path} cannot be read ({error}); put back a copy, or train again elsewhere") from error
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

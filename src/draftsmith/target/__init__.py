@@ -9,6 +9,7 @@ from draftsmith.target.feature_cache import FeatureCache, capture
 from draftsmith.target.generate import check_room, generate, prefill
 from draftsmith.target.mask_token import resolve_mask_token_id
 from draftsmith.target.model import (
+    DTYPES,
     Target,
     default_layer_ids,
     load_target,
@@ -28,6 +29,7 @@ from draftsmith.target.worker import (
 )
 
 __all__ = [
+    "DTYPES",
     "GREEDY",
     "CacheReader",
     "FeatureCache",

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from draftsmith.config import TrainConfig
+from draftsmith.target import DTYPES
 from draftsmith.training.muon import Muon
 
 
@@ -22,14 +23,13 @@ def make_optimizers(drafter: nn.Module, config: TrainConfig) -> list[torch.optim
     if config.optimizer == "muon":
         matrices = [p for p in parameters if p.dim() == 2]
         rest = [p for p in parameters if p.dim() != 2]
-        dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
         optimizers.append(
             Muon(
                 matrices,
                 lr=config.muon_lr,
                 weight_decay=config.weight_decay,
                 num_iterations=config.muon_steps,
-                dtype=dtype,
+                dtype=DTYPES[config.dtype],
             )
         )
     optimizers.append(torch.optim.AdamW(rest, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay))

@@ -11,7 +11,7 @@ import torch
 from draftsmith.config import RunConfig, TrainConfig
 from draftsmith.drafter import Drafter, draw_blocks, mask_builder, slot_weights
 from draftsmith.records import BatchSpec, FeatureBatch
-from draftsmith.target import Target
+from draftsmith.target import DTYPES, Target
 from draftsmith.training.guards import Guards
 from draftsmith.training.head import TrainingHead, head_for_step
 from draftsmith.training.loss import LossParts, block_loss
@@ -106,7 +106,7 @@ def train_step(
         epoch=batch.spec.epoch,
         samples=batch.spec.samples,
     )
-    compute = torch.bfloat16 if config.train.dtype == "bfloat16" else torch.float32
+    compute = DTYPES[config.train.dtype]
     with torch.autocast(batch.input_ids.device.type, dtype=compute, enabled=compute != torch.float32):
         mask = mask_builder(config.drafter.attention, batch.input_ids.device)(
             blocks.anchors_BN,
