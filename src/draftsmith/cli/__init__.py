@@ -47,5 +47,6 @@ def _on_sigterm(_number: int, _frame: object) -> None:
 
 
 def _fail(message: str, code: int) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is left to clean up: the next one ends the process at once
     typer.echo(redacted(f"draftsmith: {message}"), err=True)
     sys.exit(code)
