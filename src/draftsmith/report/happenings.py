@@ -42,14 +42,20 @@ def marks(record: RunRecord) -> list[dict[str, Any]]:
     return sorted(found, key=lambda mark: kinds.count(mark["kind"]))[:MAX_MARKS]
 
 
-def held_out_acceptance(record: RunRecord) -> dict[str, list[float]]:
-    """Steps and acceptance on held-out prompts, where the run measured it while training; the last of each step."""
-    found = {
-        float(line["step"]): float(line["held_out_acceptance"])
-        for line in record.measurements
-        if _is_number(line.get("step")) and _is_number(line.get("held_out_acceptance"))
-    }
-    return {"x": sorted(found), "length": [found[step] for step in sorted(found)]}
+def held_out_acceptance(record: RunRecord) -> dict[str, list[float | None]]:
+    """Acceptance on held-out prompts, where the run measured it while training; the last measurement of each step.
+
+    length: free-running, as decoding goes. teacher_forced: at every place of the same answers. gap: what decoding loses
+    against that. None where a run did not measure it.
+    """
+    found: dict[float, tuple[float | None, ...]] = {}
+    for line in record.measurements:
+        step, length, forced = (line.get(name) for name in ("step", "held_out_acceptance", "held_out_teacher_forced"))
+        if _is_number(step) and _is_number(length):
+            both = _is_number(forced)
+            found[float(step)] = (float(length), float(forced) if both else None, forced - length if both else None)
+    columns = zip(*(found[step] for step in sorted(found)), strict=True) if found else ((), (), ())
+    return dict(zip(("x", "length", "teacher_forced", "gap"), (sorted(found), *map(list, columns)), strict=True))
 
 
 def _groups(events: tuple[dict[str, Any], ...]) -> Iterator[list[dict[str, Any]]]:
