@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from draftsmith.report.record import RunRecord
 
@@ -48,14 +48,17 @@ def held_out_acceptance(record: RunRecord) -> dict[str, list[float | None]]:
     length: free-running, as decoding goes. teacher_forced: at every place of the same answers. gap: what decoding loses
     against that. None where a run did not measure it.
     """
-    found: dict[float, tuple[float | None, ...]] = {}
-    for line in record.measurements:
-        step, length, forced = (line.get(name) for name in ("step", "held_out_acceptance", "held_out_teacher_forced"))
-        if _is_number(step) and _is_number(length):
-            both = _is_number(forced)
-            found[float(step)] = (float(length), float(forced) if both else None, forced - length if both else None)
-    columns = zip(*(found[step] for step in sorted(found)), strict=True) if found else ((), (), ())
-    return dict(zip(("x", "length", "teacher_forced", "gap"), (sorted(found), *map(list, columns)), strict=True))
+    measured = {
+        float(line["step"]): line
+        for line in record.measurements
+        if _is_number(line.get("step")) and _is_number(line.get("held_out_acceptance"))
+    }
+    steps = sorted(measured)
+    lengths = [float(measured[step]["held_out_acceptance"]) for step in steps]
+    known = [measured[step].get("held_out_teacher_forced") for step in steps]
+    forced = [float(value) if _is_number(value) else None for value in known]
+    gaps = [None if f is None else f - length for f, length in zip(forced, lengths, strict=True)]
+    return {"x": [*steps], "length": [*lengths], "teacher_forced": forced, "gap": gaps}
 
 
 def _groups(events: tuple[dict[str, Any], ...]) -> Iterator[list[dict[str, Any]]]:
@@ -89,5 +92,5 @@ def _fact(value: Any) -> str:
     return text if len(text) <= 160 else f"{text[:157]}..."
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
