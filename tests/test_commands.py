@@ -193,6 +193,11 @@ def test_prepare_takes_several_sources_with_weights_and_says_what_each_gave(tmp_
     assert done.code == 0, done.err
     assert "b.jsonl: 20 of 20 rows" in done.out
     assert "left out to keep the weights" in done.out
+    done = draftsmith("prepare", *sources, tmp_path / "all", *options, "--stopping-strategy", "all_exhausted")
+    assert done.code == 0, done.err
+    assert "noted" in done.out
+    assert "read again to keep the weights" in done.out
+    assert "left out" not in done.out
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

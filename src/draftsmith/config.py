@@ -68,6 +68,10 @@ class DataConfig(Section):
     sources: tuple[str, ...] = Field(
         default=(), description="Several files, directories or hub data sets in a row, or mixed: WEIGHT:PATH for each."
     )
+    stopping_strategy: Literal["first_exhausted", "all_exhausted"] = Field(
+        default="first_exhausted",
+        description="Where a source with a weight has no more rows: end the mix, or begin that source anew.",
+    )
     store: Path | None = Field(default=None, description="A token store made by `draftsmith prepare`.")
     max_length: int = Field(default=3072, ge=8, description="Longest sample in tokens; longer ones are truncated.")
     truncated: Literal["exclude", "cut"] = Field(

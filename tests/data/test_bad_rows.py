@@ -102,7 +102,7 @@ def test_a_row_is_kept_or_rejected_with_its_reason_and_strict_names_its_line(nam
         assert store.lengths.max() <= 64
         return
     store = stored(tmp_path, GOOD, raw)
-    assert {known: (count, first.line) for known, (count, first) in store.accounting.rejected.items()} == {
+    assert {known: (rows.count, rows.first.line) for known, rows in store.accounting.rejected.items()} == {
         reason: (1, 2)
     }
     assert store.ids == ["good"]
@@ -117,7 +117,7 @@ def test_broken_json_in_line_7_of_10_costs_that_line(tmp_path: Path) -> None:
     lines[6] = lines[6][:-4]
     store = stored(tmp_path, *lines)
     assert store.ids == [str(i) for i in range(1, 11) if i != 7]
-    assert str(store.accounting.rejected["not valid JSON"][1]).startswith("line 7: ")
+    assert str(store.accounting.rejected["not valid JSON"].first).startswith("line 7: ")
 
 
 def test_all_bad_rows_together_are_counted_and_nothing_is_lost(tmp_path: Path) -> None:

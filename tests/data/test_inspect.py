@@ -265,6 +265,33 @@ def test_rejected_rows_are_shown_with_their_lines(tmp_path: Path) -> None:
     assert "line 3" in shown.out
 
 
+def test_every_place_of_a_reason_is_named_up_to_twenty_and_the_rest_are_counted(tmp_path: Path) -> None:
+    first = write_jsonl(tmp_path / "a.jsonl", [chat_row("Hi", "Hello", "a"), *([{"text": 1}] * 3)])
+    second = write_jsonl(tmp_path / "b.jsonl", [chat_row("Hi", "Hello", "b"), *([{"text": 1}] * 30)])
+    prepared = draftsmith("prepare", first, second, tmp_path / "store", "--target", "tiny-random", "--holdout", "0")
+    assert prepared.code == 0, prepared.err
+    page = tmp_path / "page.html"
+    shown = draftsmith("inspect", tmp_path / "store", "--target", "tiny-random", "--html", page)
+    assert shown.code == 0, shown.err
+    lines = ", ".join(map(str, range(2, 19)))
+    words = f"33 x neither `messages` nor `conversations` (a.jsonl, lines 2, 3, 4; b.jsonl, lines {lines}; and 13 more"
+    assert words in shown.out
+    assert words in page.read_text(encoding="utf-8")
+    as_json = draftsmith("inspect", tmp_path / "store", "--target", "tiny-random", "--json")
+    (entry,) = json.loads(as_json.out)["accounting"]["rejected"]
+    assert entry["count"] == 33
+    places = [(place["source"], place["line"]) for place in entry["places"]]
+    assert places == [*(("a.jsonl", i) for i in (2, 3, 4)), *(("b.jsonl", i) for i in range(2, 19))]
+
+
+def test_rows_that_a_limit_left_unread_are_told(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "rows.jsonl", [chat_row("Hi", "Hello", str(i)) for i in range(5)])
+    for limit, told in ((3, True), (6, False)):
+        shown = draftsmith("inspect", source, "--target", "tiny-random", "--limit", limit)
+        assert shown.code == 0, shown.err
+        assert ("only the first 3 rows were read" in shown.out) == told
+
+
 def test_a_damaged_store_is_named(conversations: Path, tmp_path: Path) -> None:
     draftsmith("prepare", conversations, tmp_path / "store", "--target", "tiny-random", "--holdout", "0")
     file = tmp_path / "store" / "mask.bin"

@@ -70,7 +70,7 @@ def test_a_chat_that_does_not_alternate_costs_one_row(tmp_path: Path) -> None:
     odd = {"messages": [{"role": "user", "content": "Hi"}] * 2 + [{"role": "assistant", "content": "Hello."}]}
     store = stored(tmp_path, [chat_row("Hi", "Hello.", "a"), odd, chat_row("Hi", "Bye!", "b")], zoo.GEMMA)
     assert (store.accounting.num_read, store.accounting.num_kept) == (3, 2)
-    assert "must alternate" in store.accounting.rejected["the chat template refuses the row"][1].detail
+    assert "must alternate" in store.accounting.rejected["the chat template refuses the row"].first.detail
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_cut_answers_are_left_out_by_default_and_counted(tmp_path: Path) -> None
     rows = [chat_row("Hi", "Hello.", "a"), {**chat_row("Hi", "Hel", "b"), "finish_reason": "length"}]
     store = stored(tmp_path, rows)
     assert store.ids == ["a"]
-    assert store.accounting.rejected["an answer was cut at a limit"][0] == 1
+    assert store.accounting.rejected["an answer was cut at a limit"].count == 1
 
 
 def test_a_template_that_marks_the_last_turn_only_is_obeyed_for_rows_of_any_kind(tmp_path: Path) -> None:

@@ -56,13 +56,13 @@ def test_rows_read_are_rows_kept_and_rows_rejected_by_reason(tmp_path: Path) -> 
     accounting = store.accounting
     assert (accounting.num_read, accounting.num_kept, accounting.num_truncated) == (7, 2, 1)
     assert accounting.num_rejected == 5
-    assert {reason: (count, first.line) for reason, (count, first) in accounting.rejected.items()} == {
+    assert {reason: (rows.count, rows.first.line) for reason, rows in accounting.rejected.items()} == {
         "no assistant turn": (2, 2),
         "not a JSON object": (1, 3),
         "empty content": (1, 4),
         "no supervised token left after truncation at 64": (1, 5),
     }
-    assert accounting.rejected["no supervised token left after truncation at 64"][1].detail == (
+    assert accounting.rejected["no supervised token left after truncation at 64"].first.detail == (
         "supervision starts at token 79"
     )
     assert store.lengths.max() == 64

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 import zoo
 import zstandard
 
+from draftsmith.data import readers
 from draftsmith.data.mixture import placed_rows
 from draftsmith.data.prepare import prepare
 from draftsmith.data.readers import raw_rows, read_conversations
@@ -186,6 +188,45 @@ def test_a_hub_data_set_and_a_directory_of_the_same_name_have_different_names() 
     assert names_of((Source("hub:a/b"), Source("a/b"), Source("c"))) == ("1/a/b", "2/a/b", "3/c")
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('[{"a": 1}\n {"a": 2}]', "item 1, line 2: followed by '{'"),
+        ('[{"a": 1},\n{"a": 2};{"a": 3}]', "item 2, line 2: followed by ';'"),
+        ("[1,\n2\n3]", "item 2, line 3: followed by '3'"),
+        ("[{},,{}]", "item 2, line 1: Expecting value"),
+        ("[{},\n]", "item 2, line 2: "),
+        ("[,{}]", "item 1, line 1: "),
+        ("[{}\n", "item 1, line 2: it ends"),
+        ("[" + "[" * 100_000, "item 1, line 1: nested too deeply"),
+    ],
+)
+def test_an_array_that_is_not_one_is_refused_at_its_place(text: str, place: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=re.escape(f"rows.json is no whole JSON array: {place}")):
+        list(raw_rows(Source(str(path))))
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7])
+def test_an_array_is_the_same_however_it_is_cut_in_reading(
+    chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "CHUNK_CHARS", chunk)
+    path = tmp_path / "rows.json"
+    path.write_text('[ 12 ,\n{"a": [1, "], {"]}\n, 3, "x" ]\n', encoding="utf-8")
+    assert [row for _, row in raw_rows(Source(str(path)))] == [12, {"a": [1, "], {"]}, 3, "x"]
+    path.write_text("[1,\n{}\n{}]", encoding="utf-8")
+    with pytest.raises(DataError, match="item 2, line 3: followed by"):
+        list(raw_rows(Source(str(path))))
+
+
+@pytest.mark.parametrize("text", ["", " ", "hub:", "2:hub:", "hub:?split=x"])
+def test_a_source_without_a_name_is_an_error_and_not_the_directory_that_one_is_in(text: str) -> None:
+    with pytest.raises(DataError, match="names nothing to read"):
+        parse_source(text)
+
+
 @pytest.mark.parametrize("rest", ["[{}]", "x", " " * (1 << 20) + "{}"])
 def test_what_follows_a_json_array_is_an_error_and_not_left_out(rest: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
@@ -216,7 +257,7 @@ def test_sources_without_weights_follow_one_another_and_are_counted_apart(tmp_pa
         "a.jsonl": (30, 30),
         "b.jsonl": (91, 90),
     }
-    assert str(accounting.rejected["not valid JSON"][1]).startswith("b.jsonl, line 91: not valid JSON")
+    assert str(accounting.rejected["not valid JSON"].first).startswith("b.jsonl, line 91: not valid JSON")
     assert store.ids == [*(f"a.jsonl/{i}" for i in range(30)), *(f"b.jsonl/{i}" for i in range(90))]
 
 
@@ -231,6 +272,36 @@ def test_weights_give_shares_and_what_would_break_them_is_counted(tmp_path: Path
     assert 15 < kept[1] < 60
     assert list(accounting.rejected) == ["left out to keep the weights"]
     assert stored(tmp_path, sources, strict=True).accounting == accounting, "leaving out is no mistake of a row"
+
+
+def test_a_mix_that_ends_early_names_the_source_that_had_no_more(tmp_path: Path) -> None:
+    a, b = two_files(tmp_path)
+    left_out = stored(tmp_path, [Source(str(a), 1.0), Source(str(b), 1.0)]).accounting.rejected
+    first = left_out["left out to keep the weights"].first
+    assert (first.source, first.detail) == ("b.jsonl", "a.jsonl has no more rows")
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_mix_until_all_are_exhausted_loses_no_row_keeps_the_shares_and_counts_repeats(
+    num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["draftsmith.data.prepare"], "WORTH_A_PROCESS_BYTES", 0)
+    a, b = two_files(tmp_path, (30, 900))
+    a.write_text(a.read_text(encoding="utf-8") + "{\n", encoding="utf-8")
+    sources = [Source(str(a), 1.0), Source(str(b), 3.0)]
+    store = stored(tmp_path, sources, stopping_strategy="all_exhausted", num_workers=num_workers)
+    rows = store.accounting
+    assert set(store.ids) == {*(f"a.jsonl/{i}" for i in range(30)), *(f"b.jsonl/{i}" for i in range(900))}
+    assert rows.num_read == rows.num_kept + rows.num_rejected == rows.sources["a.jsonl"].num_read + 900
+    assert rows.sources["b.jsonl"].num_kept == 900
+    assert 200 < rows.sources["a.jsonl"].num_kept < 400
+    assert rows.notes == {"read again to keep the weights": rows.sources["a.jsonl"].num_kept - 30}
+    assert rows.rejected["not valid JSON"].count == 1, "a row that cannot be used is named once"
+    assert (
+        rows.num_rejected == 1 + rows.rejected["read again to keep the weights, and no more usable than before"].count
+    )
+    with pytest.raises(DataError, match="stopping_strategy"):
+        prepare(sources, store.path, zoo.byte_tokenizer(zoo.CHATML), max_length=64, holdout=0.2)
 
 
 def test_the_order_of_a_mix_depends_on_its_seed_and_on_nothing_else(tmp_path: Path) -> None:

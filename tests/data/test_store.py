@@ -13,10 +13,12 @@ import pytest
 
 from draftsmith.data.accounting import Accounting
 from draftsmith.data.encode import EncodedRows
-from draftsmith.data.store import TokenStore, is_held_out
+from draftsmith.data.prepare import prepare
+from draftsmith.data.store import TokenStore, is_held_out, seal
 from draftsmith.data.writer import StoreWriter, existing_store
 from draftsmith.errors import DataError
 from draftsmith.records import TokenizedSample
+from helpers import chat_row, write_jsonl
 
 THREE_KEPT = Accounting(num_read=3, num_kept=3)
 
@@ -195,6 +197,20 @@ def test_a_damaged_store_names_the_damaged_file(tmp_path: Path, name: str) -> No
     file.unlink()
     with pytest.raises(DataError, match=f"{name} is missing"):
         TokenStore.open(tmp_path / "store")
+
+
+def test_a_store_of_version_2_opens_with_the_first_row_of_every_reason(tmp_path: Path, tokenizer: Any) -> None:
+    source = write_jsonl(tmp_path / "rows.jsonl", [chat_row("Hi", "Hello.", "a"), {"text": 1}, {"text": 2}])
+    settings: dict[str, Any] = {"max_length": 64, "holdout": 0.0}
+    store = prepare(source, tmp_path / "store", tokenizer, **settings)
+    (rejected,) = store.meta["accounting"]["rejected"]
+    earlier = {"reason": rejected["reason"], "count": 2, "first_line": 2, "detail": "why", "source": ""}
+    accounting = {**store.meta["accounting"], "rejected": [earlier]}
+    meta = seal({**store.meta, "version": 2, "accounting": accounting})
+    (store.path / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    again = prepare(source, tmp_path / "store", tokenizer, **settings).accounting
+    (rows,) = again.rejected.values()
+    assert (rows.count, [(row.line, row.detail) for row in rows.places]) == (2, [(2, "why")])
 
 
 def test_a_directory_that_is_no_store_or_of_another_version_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 MODEL = "stub-model"
+DRIP_S = 10.0
 Behaviour = Callable[[dict[str, Any], int], Any]
 """(request, how often the same was asked before) -> what to do: None to answer, or one of the faults below."""
 
@@ -85,6 +86,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, None, {"Content-Encoding": "gzip"}, raw=b"no gzip")
         elif fault == "hang":
             time.sleep(3)
+        elif fault in ("drip", "drip head"):
+            self._drip(json.dumps(found).encode(), after_head=fault == "drip")
         elif fault == "hang up":
             self.close_connection = True
         elif fault == "half":
@@ -97,6 +100,17 @@ class _Handler(BaseHTTPRequestHandler):
             if fault is not None:
                 choice.update(fault)
             self._send(200, found)
+
+    def _drip(self, text: bytes, *, after_head: bool) -> None:
+        """A whole answer, in DRIP_S."""
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text)
+        at_once, dripped = (head, text) if after_head else (b"", head + text)
+        with contextlib.suppress(OSError):
+            self.wfile.write(at_once)
+            for place in range(len(dripped)):
+                self.wfile.write(dripped[place : place + 1])
+                time.sleep(DRIP_S / len(dripped))
+        self.close_connection = True
 
     def _send(self, status: int, body: Any, headers: dict[str, str] | None = None, *, raw: bytes | None = None) -> None:
         text = json.dumps(body).encode() if raw is None else raw

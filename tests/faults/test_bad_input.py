@@ -61,6 +61,16 @@ def test_missing_conversations_are_named(tmp_path: Path) -> None:
     refused(done, str(missing), "does not exist")
 
 
+@pytest.mark.parametrize("command", ["prepare", "regenerate"])
+def test_a_source_without_a_name_is_refused_and_the_current_directory_is_not_read(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_jsonl(tmp_path / "rows.jsonl", [chat_row("Hi", "Hello", "a")])
+    monkeypatch.chdir(tmp_path)
+    refused(draftsmith(command, "", "made", "--target", "tiny-random"), "source '' names nothing to read")
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
 def test_a_missing_store_is_named(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(
         f'[target]\nmodel = "tiny-random"\n[data]\nstore = "{tmp_path / "none"}"\n[train]\nmax_steps = 1\n',

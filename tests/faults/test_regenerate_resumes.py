@@ -209,8 +209,8 @@ def test_conversations_that_cannot_be_answered_anew_are_counted_and_with_strict_
 ) -> None:
     row = Conversation("odd", ({"role": "user", "content": "?"}, turn))
     made = run(tmp_path / "made.jsonl", rows=[*conversations(), row])
-    ((count, first),) = made.left_out.values()
-    assert (count, first.line, made.num_written) == (1, 6, 5)
+    (left_out,) = made.left_out.values()
+    assert (left_out.count, left_out.first.line, made.num_written) == (1, 6, 5)
     rows = [(1, row)]
     with pytest.raises(DataError, match=r"line 1: (uses tools|no user turn at its end)"):
         regenerate(rows, tmp_path / "strict.jsonl", batched(None), made_with=MADE_WITH, strict=True)
@@ -227,7 +227,7 @@ def test_prompts_that_leave_no_room_for_an_answer_are_counted(tmp_path: Path) ->
 
     numbered = list(enumerate(rows, start=1))
     made = regenerate(numbered, tmp_path / "made.jsonl", batched(answer, max_prompt=100), made_with=MADE_WITH)
-    assert {reason: count for reason, (count, _) in made.left_out.items()} == {"longer than the target's context": 1}
+    assert {reason: rows.count for reason, rows in made.left_out.items()} == {"longer than the target's context": 1}
 
 
 def test_an_empty_answer_is_counted_and_not_written(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stub_server import MODEL, Behaviour, StubServer, serving
+from stub_server import DRIP_S, MODEL, Behaviour, StubServer, serving
 
 from draftsmith.data import AnswerSettings, ChatServer, Regenerated, ServerSettings, prepare, regenerate, through_server
 from draftsmith.errors import DataError, DraftsmithError, ModelError
@@ -49,9 +49,8 @@ def ask(
 ) -> Regenerated:
     known = {"concurrency": 3, "attempts": 3, "timeout_s": 5.0, "first_pause_s": 0.001, **settings}
     numbered = list(enumerate(rows() if conversations is None else conversations, start=1))
-    with ChatServer(ServerSettings(server.url, MODEL, **known)) as client:
-        answer_all = through_server(client, sampling)
-        return regenerate(numbered, destination, answer_all, made_with={"model": MODEL}, strict=strict)
+    answer_all = through_server(ChatServer(ServerSettings(server.url, MODEL, **known)), sampling)
+    return regenerate(numbered, destination, answer_all, made_with={"model": MODEL}, strict=strict)
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -97,6 +96,25 @@ def test_an_answer_that_takes_too_long_is_asked_for_again(tmp_path: Path) -> Non
     assert made.num_written == 2
 
 
+@pytest.mark.parametrize("fault", ["drip", "drip head"])
+def test_an_answer_that_comes_in_drops_is_given_up_in_time(fault: str, tmp_path: Path) -> None:
+    """Every byte is in time, so a limit for each read never ends it."""
+    began = time.monotonic()
+    with serving(lambda body, before: fault if body and before == 0 else None) as server:
+        made = ask(server, tmp_path / "made.jsonl", rows(2, 1), timeout_s=0.5)
+        assert time.monotonic() - began < DRIP_S / 2
+    assert made.num_written == 2
+    assert len(server.requests) == 4
+
+
+def test_a_server_that_never_gets_done_is_named_with_the_time_it_had(tmp_path: Path) -> None:
+    with (
+        serving(lambda body, _: "drip" if body else None) as server,
+        pytest.raises(ModelError, match=r"no whole answer within 0\.2 s"),
+    ):
+        ask(server, tmp_path / "made.jsonl", rows(1, 1), timeout_s=0.2)
+
+
 @pytest.mark.parametrize("fault", [503, "garbage", "hang up"])
 def test_a_server_that_stays_broken_ends_the_run_and_the_same_command_goes_on(fault: Any, tmp_path: Path) -> None:
     broken = True
@@ -129,13 +147,14 @@ def test_a_row_that_the_server_refuses_is_counted_and_the_others_are_answered(st
     with serving(lambda body, _: status if body and body["messages"][0]["content"] == "2.0?" else None) as server:
         made = ask(server, tmp_path / "made.jsonl")
         assert made.num_written == 5
-        ((reason, (count, first)),) = made.left_out.items()
-        assert (count, first.line) == (1, 3)
+        ((reason, left_out),) = made.left_out.items()
+        assert (left_out.count, left_out.first.line) == (1, 3)
         assert str(status) in reason
         with pytest.raises(DataError, match="line 3"):
             ask(server, tmp_path / "strict.jsonl", strict=True)
     known = json.loads((tmp_path / "made.jsonl.meta.json").read_text(encoding="utf-8"))
     assert known["left_out"][0]["count"] == 1
+    assert [place["line"] for place in known["left_out"][0]["places"]] == [3]
 
 
 def test_a_row_that_breaks_the_server_is_left_out_and_a_broken_server_ends_the_run(tmp_path: Path) -> None:
@@ -283,8 +302,8 @@ def test_pauses_grow_and_follow_what_the_server_asks_for() -> None:
     pauses: list[float] = []
     with serving(lambda _body, _before: 503) as server:
         settings = ServerSettings(server.url, MODEL, attempts=4, first_pause_s=1.0)
-        with ChatServer(settings, sleep=pauses.append) as client, pytest.raises(DraftsmithError):
-            client.check()
+        with pytest.raises(DraftsmithError):
+            ChatServer(settings, sleep=pauses.append).check()
     assert len(pauses) == 3
     assert all(0.75 * 2**i <= pause <= 1.25 * 2**i for i, pause in enumerate(pauses))
 

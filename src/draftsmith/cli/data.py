@@ -21,6 +21,13 @@ class Truncated(Enum):
     CUT = "cut"
 
 
+class StoppingStrategy(Enum):
+    """The values of data.stopping_strategy."""
+
+    FIRST_EXHAUSTED = "first_exhausted"
+    ALL_EXHAUSTED = "all_exhausted"
+
+
 @app.command()
 def prepare(
     sources: Annotated[list[str], typer.Argument(help="[WEIGHT:]FILE, DIRECTORY or hub:ORG/NAME?split=NAME; several.")],
@@ -36,6 +43,10 @@ def prepare(
         tuple[str, str] | None, typer.Option(help="What opens and what ends an answer in rows of rendered text.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the order of sources that have weights.")] = 0,
+    stopping_strategy: Annotated[
+        StoppingStrategy,
+        typer.Option(help="Where a source with a weight has no more rows: end the mix, or begin that source anew."),
+    ] = StoppingStrategy.FIRST_EXHAUSTED,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes that tokenise; by default one per core.")
     ] = None,
@@ -49,6 +60,7 @@ def prepare(
         max_length=max_length,
         holdout=holdout,
         truncated=truncated.value,
+        stopping_strategy=stopping_strategy.value,
         template_kwargs=parse_template(template or []),
         text_markers=text_markers and tuple(marker.replace("\\n", "\n") for marker in text_markers),
         num_workers=workers,
@@ -63,8 +75,8 @@ def prepare(
     console.print(f"held out: {len(made.holdout_indices):,}; truncated: {rows.num_truncated:,}", markup=False)
     for note, count in rows.notes.items():
         console.print(f"noted: {count:,} x {note}", markup=False)
-    for reason, (count, first) in rows.rejected.items():
-        console.print(f"rejected: {count:,} x {reason} (first: {first})", markup=False)
+    for reason, rejected in rows.rejected.items():
+        console.print(f"rejected: {rejected.count:,} x {reason} (first: {rejected.first})", markup=False)
 
 
 @app.command()
@@ -109,7 +121,9 @@ def inspect(
 
 @app.command()
 def regenerate(
-    source: Annotated[Path, typer.Argument(help="JSONL of conversations; assistant turns in it are replaced.")],
+    source: Annotated[
+        str, typer.Argument(help="FILE, DIRECTORY or hub:ORG/NAME?split=NAME; assistant turns are replaced.")
+    ],
     destination: Annotated[Path, typer.Argument(help="JSONL to write. Interrupted, the same command goes on.")],
     target: TargetOption,
     server: Annotated[
@@ -121,7 +135,7 @@ def regenerate(
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="With --server: conversations under way.")] = 16,
     timeout: Annotated[
-        float, typer.Option(min=0.1, max=86400, help="With --server: seconds to wait for an answer.")
+        float, typer.Option(min=0.1, max=86400, help="With --server: seconds until an answer must be there, whole.")
     ] = 600.0,
     attempts: Annotated[int, typer.Option(min=1, help="With --server: tries of a request, later and later.")] = 6,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer in tokens.")] = 512,
@@ -162,5 +176,5 @@ def regenerate(
         f"{destination}: {made.num_written:,} conversations answered now, {made.num_reused:,} before; "
         f"{made.num_truncated:,} conversations were cut at {max_new_tokens} tokens"
     )
-    for reason, (count, first) in made.left_out.items():
-        typer.echo(f"left out: {count:,} x {reason} (first: {first})")
+    for reason, rows in made.left_out.items():
+        typer.echo(f"left out: {rows.count:,} x {reason} (first: {rows.first})")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from draftsmith.data.rejection import Rejection
+from draftsmith.data.rejection import Rejected, joined
 
 
 @dataclass(frozen=True)
@@ -27,31 +27,27 @@ class Share:
 class Accounting:
     """num_read == num_kept + the sum of the counts in `rejected`; likewise for every source.
 
-    rejected: reason -> (count, first rejection of that kind). num_truncated counts samples, the others rows.
+    rejected: by reason. num_truncated counts samples, the others rows.
     sources: name -> its rows. notes: what was done to rows that were kept -> how many rows.
     """
 
     num_read: int = 0
     num_kept: int = 0
     num_truncated: int = 0
-    rejected: dict[str, tuple[int, Rejection]] = field(default_factory=dict)
+    rejected: dict[str, Rejected] = field(default_factory=dict)
     sources: dict[str, Share] = field(default_factory=dict)
     notes: dict[str, int] = field(default_factory=dict)
 
     @property
     def num_rejected(self) -> int:
-        return sum(count for count, _ in self.rejected.values())
+        return sum(rejected.count for rejected in self.rejected.values())
 
     def __add__(self, later: Accounting) -> Accounting:
-        rejected = dict(self.rejected)
-        for reason, (count, first) in later.rejected.items():
-            before, known = rejected.get(reason, (0, first))
-            rejected[reason] = (before + count, known)
         return Accounting(
             self.num_read + later.num_read,
             self.num_kept + later.num_kept,
             self.num_truncated + later.num_truncated,
-            rejected,
+            joined(self.rejected, later.rejected),
             {
                 name: self.sources.get(name, Share()) + later.sources.get(name, Share())
                 for name in [*self.sources, *(name for name in later.sources if name not in self.sources)]
@@ -63,28 +59,19 @@ class Accounting:
         )
 
     def to_json(self) -> dict[str, Any]:
-        rejected = [
-            {"reason": reason, "count": count, "first_line": first.line, "detail": first.detail, "source": first.source}
-            for reason, (count, first) in sorted(self.rejected.items(), key=lambda item: (-item[1][0], item[0]))
-        ]
+        most_first = sorted(self.rejected.items(), key=lambda item: (-item[1].count, item[0]))
         return {
             "num_read": self.num_read,
             "num_kept": self.num_kept,
             "num_truncated": self.num_truncated,
-            "rejected": rejected,
+            "rejected": [rejected.to_json() for _, rejected in most_first],
             "sources": {name: [share.num_read, share.num_kept] for name, share in self.sources.items()},
             "notes": self.notes,
         }
 
     @classmethod
     def from_json(cls, known: dict[str, Any]) -> Accounting:
-        rejected = {
-            entry["reason"]: (
-                entry["count"],
-                Rejection(entry["first_line"], entry["reason"], entry["detail"], entry["source"]),
-            )
-            for entry in known["rejected"]
-        }
+        rejected = {entry["reason"]: Rejected.from_json(entry) for entry in known["rejected"]}
         sources = {name: Share(*counts) for name, counts in known["sources"].items()}
         counts = known["num_read"], known["num_kept"], known["num_truncated"]
         return cls(*counts, rejected, sources, dict(known["notes"]))

@@ -6,6 +6,9 @@
     401, 403, 404, other                                             the end: no row would fare better
     finish_reason length                                             the row is marked as truncated
 
+A request is a plain call that blocks. Inside it runs in an event loop of its own, because only that bounds all of it:
+the timeouts of a blocking client start anew at every byte, and a server may drip bytes for hours.
+
 The key travels in one header and stands nowhere else: not in files, not in messages, not in what `made_with` records.
 """
 
@@ -16,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import anyio
 import httpx2
 
 from draftsmith.data.answers import Asked
@@ -29,12 +33,13 @@ TRANSIENT = {408, 425, 429, *range(500, 600)}
 ROW_FAULTS = {400, 413, 422}
 MOST_FAILING = 3  # rows in a row at which the server fails: then it is not the rows
 LONGEST_PAUSE_S = 60.0
+CONNECT_S = 10.0
 RESUME = "what was answered is kept, and the same command goes on"
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Where to ask, and how patiently. `attempts` counts all tries of one request."""
+    """Where to ask, and how patiently. `attempts` counts all tries of a request; `timeout_s` is for all of one try."""
 
     url: str
     model: str
@@ -74,7 +79,7 @@ class _TryAgainError(Exception):
 
 
 class ChatServer:
-    """A client of one server; may be used by several threads. Use as a context manager."""
+    """A client of one server; may be used by several threads."""
 
     def __init__(self, settings: ServerSettings, *, sleep: Callable[[float], None] = time.sleep) -> None:
         """Raises ModelError if the address cannot be one."""
@@ -82,19 +87,11 @@ class ChatServer:
         self._sleep = sleep
         self._num_failing = 0
         self._url = _checked(settings.url)
-        headers = {"Authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
-        limits = httpx2.Limits(max_connections=settings.concurrency, max_keepalive_connections=settings.concurrency)
-        timeout = httpx2.Timeout(settings.timeout_s, connect=min(10.0, settings.timeout_s))
+        self._certificates = httpx2.create_ssl_context()
         try:
-            self._client = httpx2.Client(headers=headers, limits=limits, timeout=timeout)
+            self._headers = httpx2.Headers({"Authorization": f"Bearer {settings.api_key}"} if settings.api_key else {})
         except (ValueError, UnicodeError):  # its message would hold the key
             raise ModelError("the API key in the environment holds letters that no header can; set it again") from None
-
-    def __enter__(self) -> ChatServer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
 
     def check(self) -> None:
         """Raises ModelError if the server is not there, refuses us, or says that it serves other models only."""
@@ -160,7 +157,9 @@ class ChatServer:
 
     def _once(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
         try:
-            response = self._client.request(method, self._url + path, json=body)
+            response = anyio.run(self._whole, method, path, body)
+        except TimeoutError:
+            raise _TryAgainError(f"no whole answer within {self.settings.timeout_s:g} s") from None
         except httpx2.TransportError as error:
             raise _TryAgainError(self._safe(f"{type(error).__name__}: {error}")) from None
         except httpx2.HTTPError as error:
@@ -182,6 +181,13 @@ class ChatServer:
         if status in (404, 405):
             raise _NotThereError(f"{self._url}{path}: {said}")
         raise ModelError(f"{self._url}{path} answers with {said}; give the address of its API; {RESUME}")
+
+    async def _whole(self, method: str, path: str, body: dict[str, Any] | None) -> httpx2.Response:
+        """The answer with all its bytes. Raises TimeoutError if it is not there in time, whatever has come of it."""
+        timeout = httpx2.Timeout(None, connect=CONNECT_S)
+        with anyio.fail_after(self.settings.timeout_s):
+            async with httpx2.AsyncClient(headers=self._headers, timeout=timeout, verify=self._certificates) as client:
+                return await client.request(method, self._url + path, json=body)
 
     def _pause(self, attempt: int, asked_s: float, name: str) -> float:
         """Twice as long every time, and not all at once: the draw spreads those who failed together."""

@@ -10,13 +10,15 @@ import numpy.typing as npt
 
 from draftsmith.data.accounting import Accounting, Share
 from draftsmith.data.mixture import PlacedRow
-from draftsmith.data.rejection import Rejection, RowError
+from draftsmith.data.rejection import Rejected, Rejection, RowError, joined
 from draftsmith.data.rows import Entry, read_row
 from draftsmith.data.template import ChatTemplate, num_anchors
 from draftsmith.records import Conversation, Pretokenized, TokenizedSample
 
 SPLIT = "history is rewritten, so one sample for each time that the server saw it"
 LEFT_OUT = "left out to keep the weights"
+AGAIN = "read again to keep the weights"
+UNUSABLE_AGAIN = "read again to keep the weights, and no more usable than before"
 Outcome = tuple[TokenizedSample, ...] | RowError
 
 
@@ -55,17 +57,18 @@ class Encoder:
         for row, entry, outcome in zip(rows, entries, outcomes, strict=True):
             if isinstance(outcome, RowError):
                 name = self.sources[row.source] if len(self.sources) > 1 else ""
-                rejection = Rejection(row.line, outcome.reason, outcome.detail, name)
+                reason = UNUSABLE_AGAIN if row.again else outcome.reason
+                rejection = Rejection(row.line, reason, outcome.detail, name)
                 account.reject(row.source, rejection)
                 first = first or (rejection if outcome.reason != LEFT_OUT else None)
                 continue
-            account.keep(row.source, outcome, self.max_length, split=isinstance(entry, Conversation))
+            account.keep(row, outcome, self.max_length, split=isinstance(entry, Conversation))
             samples.extend(outcome)
         return _packed(samples, self.max_length, account.total(), first)
 
     def _entry(self, row: PlacedRow) -> Entry | RowError:
-        if row.raw is None:
-            return RowError(LEFT_OUT, f"another source of the mix ended before {self.sources[row.source]}")
+        if row.ended is not None:
+            return RowError(LEFT_OUT, f"{self.sources[row.ended]} has no more rows")
         namespace = f"{self.sources[row.source]}/" if len(self.sources) > 1 else ""
         entry = read_row(row.raw, row.line, namespace=namespace) if isinstance(row.raw, bytes | dict) else row.raw
         if isinstance(entry, Rejection):
@@ -134,17 +137,18 @@ class _Account:
         self._num_read = [0] * len(names)
         self._num_kept = [0] * len(names)
         self._num_truncated = 0
-        self._rejected: dict[str, tuple[int, Rejection]] = {}
+        self._rejected: dict[str, Rejected] = {}
         self._num_split = 0
+        self._num_again = 0
 
     def reject(self, source: int, rejection: Rejection) -> None:
         self._num_read[source] += 1
-        count, first = self._rejected.get(rejection.reason, (0, rejection))
-        self._rejected[rejection.reason] = (count + 1, first)
+        self._rejected = joined(self._rejected, {rejection.reason: Rejected(1, (rejection,))})
 
-    def keep(self, source: int, samples: Sequence[TokenizedSample], max_length: int, *, split: bool) -> None:
-        self._num_read[source] += 1
-        self._num_kept[source] += 1
+    def keep(self, row: PlacedRow, samples: Sequence[TokenizedSample], max_length: int, *, split: bool) -> None:
+        self._num_read[row.source] += 1
+        self._num_kept[row.source] += 1
+        self._num_again += row.again
         self._num_truncated += sum(len(sample.input_ids) > max_length for sample in samples)
         self._num_split += split and len(samples) > 1
 
@@ -156,5 +160,5 @@ class _Account:
             self._num_truncated,
             self._rejected,
             {name: Share(read, kept) for name, read, kept in shares if read},
-            {SPLIT: self._num_split} if self._num_split else {},
+            {note: count for note, count in ((SPLIT, self._num_split), (AGAIN, self._num_again)) if count},
         )

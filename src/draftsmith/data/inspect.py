@@ -271,6 +271,9 @@ def _problems(store: TokenStore, found: _Found, num_checked: int) -> list[Proble
 
 def _notes(store: TokenStore, found: _Found, template: ChatTemplate | None, num_checked: int) -> list[str]:
     notes = []
+    limit = store.meta["made_from"]["limit"]
+    if limit is not None and store.accounting.num_read >= limit:
+        notes.append(f"only the first {limit:,} rows were read, as data.limit says; how many there are is not known")
     if template is None:
         notes.append("no tokenizer is known: text is not shown, and ends of turns are not checked; give --target")
     if found.num_cut_answers:

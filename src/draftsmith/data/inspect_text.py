@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -92,13 +93,26 @@ def _bucket_table(found: Inspection) -> Table:
 
 
 def rejection_lines(found: Inspection) -> Iterator[str]:
-    """One line for every reason, and for everything that was done to rows that were kept."""
+    """One line for every reason with the places, and one for everything that was done to rows that were kept."""
     for entry in found.accounting["rejected"]:
-        detail = f": {entry['detail']}" if entry["detail"] else ""
-        place = f"{entry['source']}, line" if entry["source"] else "line"
-        yield f"rejected: {entry['count']:,} x {entry['reason']} (first: {place} {entry['first_line']}{detail})"
+        yield f"rejected: {entry['count']:,} x {entry['reason']} ({_where(entry)})"
     for note, count in found.accounting["notes"].items():
         yield f"noted: {count:,} x {note}"
+
+
+def _where(entry: dict[str, Any]) -> str:
+    """The known lines of every source, how many more there are, and what is said about the first."""
+    places = entry["places"]
+    lines: dict[str, list[str]] = {}
+    for place in places:
+        lines.setdefault(place["source"], []).append(str(place["line"]))
+    parts = [
+        f"{source}{', ' if source else ''}line{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+        for source, numbers in lines.items()
+    ]
+    parts += [f"and {entry['count'] - len(places):,} more"] if entry["count"] > len(places) else []
+    parts += [f"first: {places[0]['detail']}"] if places[0]["detail"] else []
+    return "; ".join(parts)
 
 
 def _print_rejections(found: Inspection, console: Console) -> None:

@@ -1,13 +1,18 @@
 """Rows of several sources in one order: one source after another, or mixed so that each gives its share.
 
-With weights every next row is drawn from a source by a keyed draw, until the first source has no more: from there on
-the shares could not be kept. The rows that the others still hold are read and counted as left out, never just missing.
+With weights every next row is drawn from a source by a keyed draw. What then happens where a source has no more rows is
+named as `datasets.interleave_datasets` names it:
+
+first_exhausted   the mix ends, and what the others still hold is read and counted as left out, never just missing
+all_exhausted     the source begins anew, until every source was read to its end: no row is left out, some come again
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
 
 from draftsmith.data.readers import raw_rows
 from draftsmith.data.rows import Entry, RawRow
@@ -15,15 +20,22 @@ from draftsmith.data.source import Source
 from draftsmith.keyed import keyed_generator
 
 DRAWS = 4096
+StoppingStrategy = Literal["first_exhausted", "all_exhausted"]
 
 
 @dataclass(frozen=True)
 class PlacedRow:
-    """Row `line` of source number `source`, parsed or not; `raw` is None if it is left out to keep the weights."""
+    """Row `line` of source number `source`, parsed or not.
+
+    Where source number `ended` had no more, the row is left out to keep the weights, and `raw` is empty. `again`: the
+    row was there before.
+    """
 
     source: int
     line: int
-    raw: RawRow | Entry | None
+    raw: RawRow | Entry
+    ended: int | None = None
+    again: bool = False
 
     @property
     def num_bytes(self) -> int:
@@ -31,13 +43,17 @@ class PlacedRow:
         return len(self.raw) if isinstance(self.raw, bytes) else 4096
 
 
-def placed_rows(sources: tuple[Source, ...], *, seed: int, limit: int | None = None) -> Iterator[PlacedRow]:
+def placed_rows(
+    sources: tuple[Source, ...],
+    *,
+    seed: int,
+    stopping_strategy: StoppingStrategy = "first_exhausted",
+    limit: int | None = None,
+) -> Iterator[PlacedRow]:
     """All rows of all sources; the first `limit` where one is given. Raises DataError as `raw_rows` does."""
-    mixed = _mixed(sources, seed) if sources[0].weight is not None and len(sources) > 1 else _concatenated(sources)
-    for number, row in enumerate(mixed):
-        if limit is not None and number >= limit:
-            return
-        yield row
+    if sources[0].weight is None or len(sources) == 1:
+        return islice(_concatenated(sources), limit)
+    return islice(_mixed(sources, seed, repeat=stopping_strategy == "all_exhausted"), limit)
 
 
 def _concatenated(sources: tuple[Source, ...]) -> Iterator[PlacedRow]:
@@ -46,16 +62,23 @@ def _concatenated(sources: tuple[Source, ...]) -> Iterator[PlacedRow]:
             yield PlacedRow(number, line, raw)
 
 
-def _mixed(sources: tuple[Source, ...], seed: int) -> Iterator[PlacedRow]:
+def _mixed(sources: tuple[Source, ...], seed: int, *, repeat: bool) -> Iterator[PlacedRow]:
     rows = [raw_rows(source) for source in sources]
+    ended = [False] * len(sources)
     for number in _draws(sources, seed):
         row = next(rows[number], None)
         if row is None:
-            break
-        yield PlacedRow(number, *row)
+            ended[number] = True
+            if not repeat or all(ended):
+                break
+            rows[number] = raw_rows(sources[number])
+            row = next(rows[number])
+        yield PlacedRow(number, *row, again=ended[number])
+    if repeat:
+        return
     for number, rest in enumerate(rows):
         for line, _raw in rest:
-            yield PlacedRow(number, line, None)
+            yield PlacedRow(number, line, b"", ended=ended.index(True))
 
 
 def _draws(sources: tuple[Source, ...], seed: int) -> Iterator[int]:

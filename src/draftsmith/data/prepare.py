@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from draftsmith.data.accounting import Accounting
 from draftsmith.data.encode import EncodedRows, Encoder
-from draftsmith.data.mixture import PlacedRow, placed_rows
+from draftsmith.data.mixture import PlacedRow, StoppingStrategy, placed_rows
 from draftsmith.data.readers import num_bytes
 from draftsmith.data.source import Source, as_sources, names_of
 from draftsmith.data.store import TokenStore
@@ -51,20 +51,22 @@ def prepare(
     template_kwargs: Mapping[str, Any] | None = None,
     text_markers: tuple[str, str] | None = None,
     seed: int = 0,
+    stopping_strategy: StoppingStrategy = "first_exhausted",
     num_workers: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> TokenStore:
     """Tokenise `source`, a file, sources, or conversations with answers, into a store at `destination`.
 
     Answers that were cut at a limit are excluded, or with truncated="cut" used without their closing token. `limit`
-    reads only the first rows. `seed` decides the order of sources that are mixed by weight. `progress` is called with
-    the rows read and the tokens written so far. A store that was made from exactly the same is reused; an interrupted
-    one is gone on with. Raises DataError if a source is missing or empty, if another store stands there, if somebody
-    else is preparing it, if no row is usable, and, when strict, at the first row that is not; ModelError if the
-    tokenizer cannot be used. Failing leaves nothing behind.
+    reads only the first rows. `seed` decides the order of sources that are mixed by weight, `stopping_strategy` what
+    happens where one of them has no more rows (see data/mixture.py). `progress` is called with the rows read and the
+    tokens written so far. A store that was made from exactly the same is reused; an interrupted one is gone on with.
+    Raises DataError if a source is missing or empty, if another store stands there, if somebody else is preparing it,
+    if no row is usable, and, when strict, at the first row that is not; ModelError if the tokenizer cannot be used.
+    Failing leaves nothing behind.
     """
     template = ChatTemplate(tokenizer, template_kwargs, text_markers=text_markers)
-    rows = _InMemory(source) if _is_conversations(source) else _OnDisk(as_sources(source), seed)  # type: ignore[arg-type]
+    rows = _InMemory(source) if _is_conversations(source) else _OnDisk(as_sources(source), seed, stopping_strategy)  # type: ignore[arg-type]
     made_from = {
         "code_version": CODE_VERSION,
         "holdout": holdout,
@@ -159,9 +161,10 @@ def _is_conversations(source: Rows) -> bool:
 class _OnDisk:
     """Rows of sources."""
 
-    def __init__(self, sources: tuple[Source, ...], seed: int) -> None:
+    def __init__(self, sources: tuple[Source, ...], seed: int, stopping_strategy: StoppingStrategy) -> None:
         self._sources = sources
         self._seed = seed
+        self._stopping_strategy = stopping_strategy
         self.names = names_of(sources)
         self.title = ", ".join(source.path for source in sources)
 
@@ -170,15 +173,17 @@ class _OnDisk:
 
     def described(self) -> Any:
         weights = [source.weight for source in self._sources]
-        seed = self._seed if weights[0] is not None else None
-        return {"names": list(self.names), "weights": weights, "seed": seed}
+        if weights[0] is None:
+            return {"names": list(self.names), "weights": weights, "seed": None}
+        repeat = {} if self._stopping_strategy == "first_exhausted" else {"stopping_strategy": self._stopping_strategy}
+        return {"names": list(self.names), "weights": weights, "seed": self._seed, **repeat}
 
     def worth_processes(self) -> bool:
         sizes = [num_bytes(source) for source in self._sources]
         return None in sizes or sum(size or 0 for size in sizes) >= WORTH_A_PROCESS_BYTES
 
     def placed(self, limit: int | None) -> Iterator[PlacedRow]:
-        return placed_rows(self._sources, seed=self._seed, limit=limit)
+        return placed_rows(self._sources, seed=self._seed, stopping_strategy=self._stopping_strategy, limit=limit)
 
 
 class _InMemory:
@@ -214,6 +219,6 @@ def _joined(parts: Iterable[str]) -> str:
 
 
 def _nothing_kept(name: str, accounting: Accounting) -> str:
-    worst = sorted(accounting.rejected.items(), key=lambda item: (-item[1][0], item[0]))[:3]
-    reasons = [f"{count} x {reason} (first: {first})" for reason, (count, first) in worst]
+    worst = sorted(accounting.rejected.items(), key=lambda item: (-item[1].count, item[0]))[:3]
+    reasons = [f"{rejected.count} x {reason} (first: {rejected.first})" for reason, rejected in worst]
     return f"{name}: none of {accounting.num_read} rows can be used: {'; '.join(reasons)}"

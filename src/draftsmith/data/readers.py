@@ -90,31 +90,46 @@ def _file_rows(path: Path) -> Iterator[tuple[int, RawRow]]:
 
 
 def _array_items(file: io.BufferedReader, path: Path) -> Iterator[Any]:
-    """Items of a JSON array, one after another, however long the array is. Half an array is an error."""
+    """Items of a JSON array, one after another, however long it is. What is not one whole array is an error."""
     text, decoder = codecs.getreader("utf-8")(file, "surrogateescape"), json.JSONDecoder()
-    buffer, size, number = text.read(CHUNK_CHARS), CHUNK_CHARS, 0
-    place = buffer.index("[") + 1
-    while True:
-        place = _after(buffer, place, BLANK + "," if number else BLANK)
-        if buffer[place : place + 1] == "]":
-            rest = (buffer[place + 1 :] + text.read(CHUNK_CHARS)).strip(BLANK)
-            if rest:
-                raise DataError(f"{path} goes on after its array, with {rest[:20]!r}; make it one array, or JSONL")
-            return
+    buffer, size, number, line = text.read(CHUNK_CHARS), CHUNK_CHARS, 0, 1
+    place, delimiter = buffer.index("[") + 1, "["
+
+    def broken(at: int, why: str) -> DataError:
+        where = f"item {number + 1}, line {line + buffer.count(chr(10), 0, at)}"
+        return DataError(f"{path} is no whole JSON array: {where}: {why}; repair it")
+
+    while delimiter != "]":
+        place = _after_blanks(buffer, place)
+        if delimiter == "[" and buffer[place : place + 1] == "]":
+            place += 1
+            break
         try:
-            item, place = decoder.raw_decode(buffer, place)
-        except (json.JSONDecodeError, RecursionError) as error:
-            more = "" if isinstance(error, RecursionError) else text.read(size)
+            item, stop = decoder.raw_decode(buffer, place)
+            stop = _after_blanks(buffer, stop)
+            if stop == len(buffer):
+                raise json.JSONDecodeError("it ends after this item", buffer, stop)  # so far
+        except RecursionError:
+            raise broken(place, "nested too deeply") from None
+        except json.JSONDecodeError as error:
+            more = text.read(size)
             if not more:
-                raise DataError(f"{path} is no whole JSON array: item {number + 1}: {error}; repair it") from None
+                raise broken(error.pos, error.msg) from None
+            line += buffer.count("\n", 0, place)
             buffer, place, size = buffer[place:] + more, 0, size * 2  # a long item is not tried once a chunk
             continue
-        number, size = number + 1, CHUNK_CHARS
+        delimiter = buffer[stop]
+        if delimiter not in ",]":
+            raise broken(stop, f"followed by {delimiter!r}, where a comma or the end of the array belongs")
         yield item
+        place, size, number = stop + 1, CHUNK_CHARS, number + 1
+    rest = (buffer[place:] + text.read(CHUNK_CHARS)).strip(BLANK)
+    if rest:
+        raise DataError(f"{path} goes on after its array, with {rest[:20]!r}; make it one array, or JSONL")
 
 
-def _after(text: str, place: int, skipped: str) -> int:
-    while place < len(text) and text[place] in skipped:
+def _after_blanks(text: str, place: int) -> int:
+    while place < len(text) and text[place] in BLANK:
         place += 1
     return place
 

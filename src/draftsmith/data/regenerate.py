@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from draftsmith.data.answers import AnswerFile, Asked, with_keys
-from draftsmith.data.rejection import Rejection, RowError
+from draftsmith.data.rejection import Rejected, Rejection, RowError, joined
 from draftsmith.data.template import TEMPLATE_ERRORS
 from draftsmith.errors import DataError
 from draftsmith.records import Conversation
@@ -49,7 +49,7 @@ class Regenerated:
     num_reused: int
     num_truncated: int
     num_tokens: int
-    left_out: dict[str, tuple[int, Rejection]] = field(default_factory=dict)
+    left_out: dict[str, Rejected] = field(default_factory=dict)
 
 
 def regenerate(
@@ -86,32 +86,28 @@ def regenerate(
         if num_written + num_reused == 0:
             raise DataError(f"no row can be answered: {'; '.join(left_out.lines()) or 'there are none'}")
         num_truncated = file.finish(asked, left_out.to_json())
-    return Regenerated(num_written, num_reused, num_truncated, num_tokens, left_out.counts)
+    return Regenerated(num_written, num_reused, num_truncated, num_tokens, left_out.rows)
 
 
 class _LeftOut:
     """Rows that are not answered, by reason. num_refused counts those that whoever answers has refused."""
 
     def __init__(self, strict: bool) -> None:
-        self.counts: dict[str, tuple[int, Rejection]] = {}
+        self.rows: dict[str, Rejected] = {}
         self.num_refused = 0
         self._strict = strict
 
     def add(self, rejection: Rejection, *, unasked: bool = False) -> None:
         if self._strict:
             raise DataError(f"{rejection}; repair the row, or go on without strict to count and skip it")
-        count, first = self.counts.get(rejection.reason, (0, rejection))
-        self.counts[rejection.reason] = (count + 1, first)
+        self.rows = joined(self.rows, {rejection.reason: Rejected(1, (rejection,))})
         self.num_refused += not unasked
 
     def lines(self) -> list[str]:
-        return [f"{count:,} x {reason} (first: {first})" for reason, (count, first) in self.counts.items()]
+        return [f"{rows.count:,} x {reason} (first: {rows.first})" for reason, rows in self.rows.items()]
 
     def to_json(self) -> list[dict[str, Any]]:
-        return [
-            {"reason": reason, "count": count, "first_line": first.line, "detail": first.detail}
-            for reason, (count, first) in self.counts.items()
-        ]
+        return [rows.to_json() for rows in self.rows.values()]
 
 
 def _answerable(

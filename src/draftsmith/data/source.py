@@ -81,6 +81,8 @@ def parse_source(text: str) -> Source:
     weighted = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+):(.+)", text)
     weight, path = (float(weighted[1]), weighted[2]) if weighted and not Path(text).exists() else (None, text)
     path, _, query = path.partition("?") if path.startswith(HUB) or not Path(path).exists() else (path, "", "")
+    if not path.removeprefix(HUB).strip():
+        raise DataError(f"source {text!r} names nothing to read; give a file, a directory or hub:ORG/NAME")
     options = dict(parse_qsl(query, keep_blank_values=True))
     unknown = sorted(options.keys() - set(OPTIONS))
     if unknown:

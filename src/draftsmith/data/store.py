@@ -30,7 +30,8 @@ from draftsmith.files import sha256_file
 from draftsmith.records import TokenizedSample
 
 FORMAT = "draftsmith-token-store"
-VERSION = 2
+VERSION = 3  # 2 named the first rejected row of every reason only
+READABLE = (2, VERSION)
 AGAIN = "delete the store and prepare it again"
 Split = Literal["train", "holdout", "all"]
 
@@ -176,8 +177,9 @@ def read_meta(path: Path) -> dict[str, Any]:
         raise DataError(f"{file} cannot be read: {error}; delete the store and prepare it again") from error
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
         raise DataError(f"{file} does not describe a token store; give the directory that `draftsmith prepare` wrote")
-    if meta.get("version") != VERSION:
-        raise DataError(f"{path} has version {meta.get('version')}, this draftsmith reads {VERSION}; prepare it again")
+    if meta.get("version") not in READABLE:
+        reads = " and ".join(map(str, READABLE))
+        raise DataError(f"{path} has version {meta.get('version')}, this draftsmith reads {reads}; prepare it again")
     if seal(meta) != meta:
         raise DataError(f"{file} is damaged or was edited; {AGAIN}")
     return meta

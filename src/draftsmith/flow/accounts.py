@@ -31,7 +31,8 @@ class Account:
 
     def switch(self, now: float, *, busy: int = 0, waiting: int = 0, reason: Need | None = None) -> None:
         """Add these to the numbers of busy and waiting workers; from now on those who wait do so for `reason`."""
-        self._settle(now)
+        if now != self._since:
+            self._settle(now)
         self.num_busy += busy
         self.num_waiting += waiting
         if reason in (Need.INPUT, Need.ROOM):

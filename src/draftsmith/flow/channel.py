@@ -8,21 +8,16 @@ done and waiting for its turn. Numbers enter and leave in order, whatever order 
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Work:
-    """One attempt at one item by one worker. Only the newest attempt at a number counts."""
+class Work(NamedTuple):
+    """One attempt at one item by one worker. Only the newest attempt at a number counts. Sorts by number."""
 
     seq: int
     attempt: int
     worker: int
     item: Any
-
-    def __lt__(self, other: Work) -> bool:
-        return self.seq < other.seq
 
 
 class Channel:
@@ -61,7 +56,7 @@ class Channel:
 
     def restart(self, worker: int) -> Work:
         """Another attempt at the lowest number that was given back."""
-        work = replace(heapq.heappop(self.returned), worker=worker)
+        work = heapq.heappop(self.returned)._replace(worker=worker)
         self.running[work.seq] = work
         self.num_retries += 1
         return work
@@ -84,7 +79,7 @@ class Channel:
     def give_back(self, work: Work) -> None:
         """The number keeps its place in the window and what was credited for it."""
         del self.running[work.seq]
-        heapq.heappush(self.returned, replace(work, attempt=work.attempt + 1))
+        heapq.heappush(self.returned, work._replace(attempt=work.attempt + 1))
 
     def take(self) -> Any:
         """The result that comes next in order, which `has_next` promised."""

@@ -10,11 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from draftsmith.flow.channel import Work
 from draftsmith.flow.machine import Need
 from draftsmith.flow.timed import TimedMachine
+
+Report = Callable[[float], Any]  # tells the machine, at a time, what came of an attempt
 
 
 @dataclass(frozen=True)
@@ -77,24 +80,22 @@ class Crew:
             self.timed.open(self._clock())
             self._wake_all()
 
-    def consumed(self) -> None:
-        """The consumer is done with what it took last."""
-        with self.lock:
-            self.timed.consumed(self._clock())
-            self._wake()
-
     def next_item(self) -> Any:
-        """Wait for the consumer's next item. Raises StopIteration at the end, or what the stream was aborted with."""
+        """Give back what the consumer took last, and wait for its next item.
+
+        Raises StopIteration at the end, or what the stream was aborted with.
+        """
         timed, consumer = self.timed, self.timed.machine.consumer
         with self.lock:
-            while self.aborted is None and (need := timed.machine.need(consumer)) is not Need.NOTHING:
-                if need is Need.OVER:
-                    raise StopIteration
-                self._conditions[consumer].wait()
+            if timed.accounts[consumer].num_busy:
+                timed.consumed(self._clock())
+            has_next = self._wait(consumer)
+            item = timed.deliver(self._clock()) if has_next else None
+            self._wake()
             if self.aborted is not None:
                 raise self.aborted
-            item = timed.deliver(self._clock())
-            self._wake()
+            if not has_next:
+                raise StopIteration
             return item
 
     def abort(self, error: BaseException) -> None:
@@ -132,72 +133,68 @@ class Crew:
             self._conditions[-1].notify_all()
             while not self._is_open and not self.timed.machine.left:
                 self._conditions[stage].wait()
-        while (work := self._next_work(stage, worker)) is not None:
-            if stage == 0:
-                self._feed(work)
-            else:
-                self._attempt(stage, work)
-            del work  # nothing is held while waiting: its credit has been given back
+            work = self._next_work(stage, worker)
+        while work is not None:
+            report = self._make(work) if stage == 0 else self._attempt(stage, work)
+            with self.lock:
+                report(self._clock())
+                del report, work  # nothing is held while waiting: its credit has been given back
+                work = self._next_work(stage, worker)
 
     def _next_work(self, stage: int, worker: int) -> Work | None:
-        """Wait for work; None when there will be none for this worker."""
-        timed = self.timed
-        with self.lock:
-            if worker not in timed.machine.channels[stage].alive:
-                timed.retire(stage, self._clock())
-                return None
-            while (need := timed.machine.need(stage)) is not Need.NOTHING:
-                if need is Need.OVER:
-                    return None
-                self._conditions[stage].wait()
+        """Wait for work; None when there will be none for this worker. Under the lock."""
+        timed, work = self.timed, None
+        if worker not in timed.machine.channels[stage].alive:
+            timed.retire(stage, self._clock())
+        elif self._wait(stage):
             work = timed.take(stage, worker, self._clock())
-            self._wake()
-            return work
+        self._wake()
+        return work
 
-    def _attempt(self, stage: int, work: Work) -> None:
+    def _wait(self, stage: int) -> bool:
+        """Wait until `stage` can go on; false if it never will. Under the lock; others hear first what has changed."""
+        need = self.timed.machine.need(stage)
+        if need.waits:
+            self._wake()
+        while need.waits and self.aborted is None:
+            self._conditions[stage].wait()
+            need = self.timed.machine.need(stage)
+        return need is Need.NOTHING
+
+    def _attempt(self, stage: int, work: Work) -> Report:
         """One try at one item by a worker of any stage but the source."""
         try:
             result = self._stages[stage].workers[work.worker](work.item)
         except BaseException as error:  # stage boundary
-            self._give_up(stage, work, error)
-            return
-        with self.lock:
-            self.timed.finish(stage, work, result, self._clock())
-            self._wake()
+            return self._failed(stage, work, error)
+        return partial(self.timed.finish, stage, work, result)
 
-    def _feed(self, work: Work) -> None:
-        """Make one item and let it in when its bytes fit; close when there are no more, or nobody wants more."""
+    def _make(self, work: Work) -> Report:
+        """One item of the source, or its end."""
         try:
             item = self._stages[0].workers[0](None)
             parts = [0 if stage.bytes_of is None else stage.bytes_of(item) for stage in self._stages]
             units = self._units_of(item) if self._units_of is not None else 0
         except StopIteration:
-            with self.lock:
-                self.timed.close(work, self._clock())
-                self._wake()
-            return
+            return partial(self.timed.close, work)
         except BaseException as error:  # stage boundary
-            self._give_up(0, work, error)
-            return
-        with self.lock:
-            self.timed.want(parts, self._clock())
-            self._wake()
-            while (need := self.timed.machine.need(0)) is Need.ROOM:
-                self._conditions[0].wait()
-            if need is Need.OVER:
-                self.timed.close(work, self._clock())
-            else:
-                self.timed.admit(work, item, units, self._clock())
-            self._wake()
+            return self._failed(0, work, error)
+        return partial(self._admit, work, item, parts, units)
 
-    def _give_up(self, stage: int, work: Work, error: BaseException) -> None:
+    def _admit(self, work: Work, item: Any, parts: Sequence[int], units: int, now: float) -> None:
+        """Let an item in when its bytes fit; close when nobody wants more. Under the lock."""
+        self.timed.want(parts, now)
+        if self._wait(0):
+            self.timed.admit(work, item, units, self._clock())
+        else:
+            self.timed.close(work, self._clock())
+
+    def _failed(self, stage: int, work: Work, error: BaseException) -> Report:
         try:
             attempts = self._stages[stage].attempts(error) if isinstance(error, Exception) else 1
         except Exception as broken:  # stage boundary
             error, attempts = broken, 1
-        with self.lock:
-            self.timed.fail(stage, work, error, self._clock(), attempts=attempts)
-            self._wake()
+        return partial(self.timed.fail, stage, work, error, attempts=attempts)
 
     def _wake(self) -> None:
         for stage, need in self.timed.wake(self._clock()):

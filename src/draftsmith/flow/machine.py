@@ -31,6 +31,10 @@ class Need(Enum):
     ROOM = "blocked"
     OVER = "over"
 
+    @property
+    def waits(self) -> bool:
+        return self is Need.INPUT or self is Need.ROOM
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -48,16 +52,13 @@ class Machine:
         self, num_workers: Sequence[int], *, max_items: Sequence[int], budget_bytes: int | None = None
     ) -> None:
         self.channels = [Channel(workers, items) for workers, items in zip(num_workers, max_items, strict=True)]
+        self.consumer = len(self.channels)
         self.credit = Credit(len(self.channels), budget_bytes)
         self.end: int | None = None
         self.failure: Failure | None = None
         self.left = False
         self._wanted: Sequence[int] | None = None
         self._in_use: int | None = None
-
-    @property
-    def consumer(self) -> int:
-        return len(self.channels)
 
     def need(self, stage: int) -> Need:
         """What a free worker of `stage` waits for; OVER says that it may go home."""
@@ -72,7 +73,7 @@ class Machine:
             return Need.NOTHING
         if stage == 0:
             return self._need_of_source(channel)
-        if self._input_is_there(stage):
+        if self.channels[stage - 1].has_next:
             return Need.NOTHING if channel.has_room else Need.ROOM
         return Need.ROOM if self._input_waits_for_credit(stage) else Need.INPUT
 
@@ -168,9 +169,6 @@ class Machine:
     def _need_of_source(self, channel: Channel) -> Need:
         free = channel.has_room if self._wanted is None else self.credit.fits(self._wanted)
         return Need.NOTHING if free else Need.ROOM
-
-    def _input_is_there(self, stage: int) -> bool:
-        return self.channels[stage - 1].has_next
 
     def _input_waits_for_credit(self, stage: int) -> bool:
         """Nothing is under way to this stage, because what lies behind it holds all credit."""

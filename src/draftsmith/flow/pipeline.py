@@ -228,7 +228,6 @@ class Pipeline:
                 return
             yield item
             del item  # not held while the next one is waited for
-            crew.consumed()
 
     def _new_watchdog(self, crew: Crew, watchdog_s: float) -> Watchdog:
         return Watchdog(

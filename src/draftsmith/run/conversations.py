@@ -50,7 +50,7 @@ def prepare(
 
 
 def regenerate(
-    source: Path,
+    source: str,
     destination: Path,
     target: TargetConfig,
     *,
@@ -89,12 +89,12 @@ def regenerate(
 
 
 def regenerate_through(
-    source: Path, destination: Path, server: ServerSettings, *, settings: AnswerSettings, strict: bool
+    source: str, destination: Path, server: ServerSettings, *, settings: AnswerSettings, strict: bool
 ) -> data.Regenerated:
     """A server answers every user turn of `source` into `destination`."""
     made_with = {"through": "server", "model": server.model, **_recorded(settings)}
-    with data.ChatServer(server) as client:
-        return _answered(source, destination, data.through_server(client, settings), made_with, strict=strict)
+    answer_all = data.through_server(data.ChatServer(server), settings)
+    return _answered(source, destination, answer_all, made_with, strict=strict)
 
 
 def _recorded(settings: AnswerSettings) -> dict[str, Any]:
@@ -108,12 +108,12 @@ def _recorded(settings: AnswerSettings) -> dict[str, Any]:
 
 
 def _answered(
-    source: Path, destination: Path, answer_all: AnswerAll, made_with: dict[str, Any], *, strict: bool
+    source: str, destination: Path, answer_all: AnswerAll, made_with: dict[str, Any], *, strict: bool
 ) -> data.Regenerated:
     start = time.monotonic()
     with Progress(f"answering {source}") as progress:
         return data.regenerate(
-            data.read_conversations(source, strict=strict),
+            data.read_conversations(data.parse_source(source), strict=strict),
             destination,
             answer_all,
             made_with=made_with,

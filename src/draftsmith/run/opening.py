@@ -138,6 +138,7 @@ def make_store(
         template_kwargs=settings.template_kwargs,
         text_markers=settings.text_markers,
         seed=seed,
+        stopping_strategy=settings.stopping_strategy,
         num_workers=settings.num_workers or num_cores(),
         progress=show,
     )
@@ -147,7 +148,7 @@ def say_what_was_rejected(store: TokenStore) -> None:
     rows = store.accounting
     if rows.num_rejected:
         with Progress(f"{rows.num_rejected:,} of {rows.num_read:,} rows cannot be used") as progress:
-            reasons = [f"{count:,} x {reason}" for reason, (count, _) in rows.rejected.items()]
+            reasons = [f"{rejected.count:,} x {reason}" for reason, rejected in rows.rejected.items()]
             progress.note("; ".join(reasons))
 
 
