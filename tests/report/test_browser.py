@@ -33,7 +33,12 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     summary = {
         "sets": {"holdout": {"length": 2.8, "by_slot": by_slot}, "code": {"length": 2.1, "by_slot": by_slot[::-1]}}
     }
-    run = write_run(tmp_path_factory.mktemp("run") / "run", long_lines(2_000), events=events, summary=summary)
+    measured = [
+        {"step": step, "held_out_acceptance": 2.0 + step / 2000, "held_out_teacher_forced": 2.5 + step / 1500}
+        for step in range(250, 2_001, 250)
+    ]
+    lines = [*long_lines(2_000), *measured]
+    run = write_run(tmp_path_factory.mktemp("run") / "run", lines, events=events, summary=summary)
     path = run / "report.html"
     path.write_text(render_report(read_run(run)), encoding="utf-8")
     return path
@@ -92,6 +97,17 @@ def test_dragging_zooms_all_plots_over_steps_and_a_double_click_comes_back(chrom
     page.locator("#chart-loss .u-over").dblclick()
     assert steps_shown(page, "chart-loss") == whole
     assert found.complaints == []
+    page.close()
+
+
+def test_the_gap_of_acceptance_stands_over_the_same_steps_as_everything_else(chromium: Any, page_file: Path) -> None:
+    page = opened(chromium, page_file).page
+    page.evaluate("buildAll()")
+    assert steps_shown(page, "chart-gap") == pytest.approx(steps_shown(page, "chart-loss"), abs=10)
+    names = "charts.find(c => c.holder.id === 'chart-gap').u.series.map(s => s.label)"
+    assert page.evaluate(names) == ["step", "teacher-forced", "free-running", "gap"]
+    page.evaluate("zoom([600, 1200])")
+    assert steps_shown(page, "chart-gap") == (600, 1200)
     page.close()
 
 

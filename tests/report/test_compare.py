@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from journals import step_line, write_run
 
 from draftsmith.report import compare_runs, read_run
@@ -65,6 +66,16 @@ def test_one_run_compared_with_an_empty_one_leaves_gaps(tmp_path: Path) -> None:
 def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / parent / "run") for parent in ("a", "b")]
     assert compare_runs([read_run(run) for run in runs]).names == tuple(str(run) for run in runs)
+
+
+def test_one_run_alone_is_refused_also_when_it_is_named_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = two_runs(tmp_path)[0]
+    monkeypatch.chdir(tmp_path)
+    for given in ([run], [run, "first"], [run, run / ".." / "first"]):
+        done = draftsmith("compare", *given, "--out", tmp_path / "page.html")
+        assert done.code == 2
+        assert f"draftsmith report {run}" in done.err
+    assert not (tmp_path / "page.html").exists()
 
 
 def test_what_is_no_run_is_named(tmp_path: Path) -> None:

@@ -148,7 +148,26 @@ def test_acceptance_measured_while_training_is_shown_and_is_no_step(tmp_path: Pa
     lines = [*map(step_line, range(50)), *measured, {"held_out_acceptance": 9.0}, {"step": 3}]
     record = read_run(write_run(tmp_path / "run", lines))
     assert len(record.steps) == 50
-    assert figures_of(render_report(record))["held_out"] == {"x": [10, 20], "length": [2.0, 2.6]}
+    page = render_report(record)
+    unknown = [None, None]
+    expected = {"x": [10, 20], "length": [2.0, 2.6], "teacher_forced": unknown, "gap": unknown}
+    assert figures_of(page)["held_out"] == expected
+    assert "chart-gap" not in page.split("<script")[0]
+
+
+def test_teacher_forced_and_free_running_acceptance_and_their_gap_are_curves(tmp_path: Path) -> None:
+    measured = [
+        {"step": step, "held_out_acceptance": free, "held_out_teacher_forced": forced}
+        for step, free, forced in ((10, 1.5, 1.75), (20, 2.0, None), (30, 2.5, 3.0))
+    ]
+    page = render_report(read_run(write_run(tmp_path / "run", [*map(step_line, range(50)), *measured])))
+    assert figures_of(page)["held_out"] == {
+        "x": [10, 20, 30],
+        "length": [1.5, 2.0, 2.5],
+        "teacher_forced": [1.75, None, 3.0],
+        "gap": [0.25, None, 0.5],
+    }
+    assert 'id="chart-gap"' in page
 
 
 def test_an_answer_shows_which_tokens_were_accepted_drafts(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from draftsmith.report.record import RunRecord
 
@@ -42,14 +42,23 @@ def marks(record: RunRecord) -> list[dict[str, Any]]:
     return sorted(found, key=lambda mark: kinds.count(mark["kind"]))[:MAX_MARKS]
 
 
-def held_out_acceptance(record: RunRecord) -> dict[str, list[float]]:
-    """Steps and acceptance on held-out prompts, where the run measured it while training; the last of each step."""
-    found = {
-        float(line["step"]): float(line["held_out_acceptance"])
+def held_out_acceptance(record: RunRecord) -> dict[str, list[float | None]]:
+    """Acceptance on held-out prompts, where the run measured it while training; the last measurement of each step.
+
+    length: free-running, as decoding goes. teacher_forced: at every place of the same answers. gap: what decoding loses
+    against that. None where a run did not measure it.
+    """
+    measured = {
+        float(line["step"]): line
         for line in record.measurements
         if _is_number(line.get("step")) and _is_number(line.get("held_out_acceptance"))
     }
-    return {"x": sorted(found), "length": [found[step] for step in sorted(found)]}
+    steps = sorted(measured)
+    lengths = [float(measured[step]["held_out_acceptance"]) for step in steps]
+    known = [measured[step].get("held_out_teacher_forced") for step in steps]
+    forced = [float(value) if _is_number(value) else None for value in known]
+    gaps = [None if f is None else f - length for f, length in zip(forced, lengths, strict=True)]
+    return {"x": [*steps], "length": [*lengths], "teacher_forced": forced, "gap": gaps}
 
 
 def _groups(events: tuple[dict[str, Any], ...]) -> Iterator[list[dict[str, Any]]]:
@@ -83,5 +92,5 @@ def _fact(value: Any) -> str:
     return text if len(text) <= 160 else f"{text[:157]}..."
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

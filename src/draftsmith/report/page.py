@@ -38,9 +38,10 @@ def render_report(record: RunRecord, *, now: float | None = None) -> str:
     now = time.time() if now is None else now
     status, order, times = status_of(record, now=now), trained_order(record), stage_times(record)
     found = diagnosis_of(record)
+    figures = payload(record, found, order, times)
     return render(
         "report.html",
-        payload(record, found, order, times),
+        figures,
         script="main.js",
         record=record,
         status=status,
@@ -56,6 +57,7 @@ def render_report(record: RunRecord, *, now: float | None = None) -> str:
         padding=padding_share(record.steps, ~record.steps.skipped),
         events=event_lines(record),
         answers=answers_of(record),
+        has_gap=any(gap is not None for gap in figures["held_out"]["gap"]),
         made=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now)),
     )
 

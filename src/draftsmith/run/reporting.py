@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from draftsmith.errors import CheckpointError
+from draftsmith.errors import CheckpointError, ConfigError
 from draftsmith.files import atomic_write, short_hash
 from draftsmith.observe import Progress
 from draftsmith.report import (
@@ -31,7 +31,15 @@ def write_report(run: Path, destination: Path | None = None) -> Path:
 
 
 def compare(runs: Sequence[Path], destination: Path) -> Comparison:
-    """Lay runs side by side on one page, and return their figures. Raises CheckpointError as above."""
+    """Lay runs side by side on one page, and return their figures.
+
+    Raises CheckpointError as above, ConfigError for less than two runs.
+    """
+    if len({run.resolve() for run in runs}) < 2:
+        raise ConfigError(
+            f"compare puts two or more runs side by side, and {runs[0]} is one; name another, or see "
+            f"it alone with `draftsmith report {runs[0]}`"
+        )
     records = [read_run(run) for run in runs]
     _write(destination, render_comparison(records))
     return compare_runs(records)

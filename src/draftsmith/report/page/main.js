@@ -33,6 +33,16 @@
     return made;
   }
 
+  /** Acceptance on held-out prompts in both ways, and the gap, on the axis of all steps. */
+  function gap() {
+    const { x: places, length, teacher_forced: forced, gap: between } = figures.held_out;
+    const seen = { points: { show: true, size: 6 } };
+    return {
+      data: uPlot.join([[[x[0], x[x.length - 1]]], [places, forced, length, between]]),
+      series: [line("teacher-forced", color("accent"), seen), line("free-running", color("good"), seen), line("gap", color("warn"), { ...seen, dash: [5, 4] })],
+    };
+  }
+
   /** The loss: all steps as a band, the mean of every bucket, the mean of all. */
   function lossOf(range, width) {
     const [from, to] = span(range), edges = cuts(from, to, Math.floor(width / 3)), places = middles(x, edges);
@@ -111,6 +121,7 @@
 
   if (x.length) {
     plot("chart-acceptance", acceptance);
+    plot("chart-gap", gap, { height: 170 });
     plot("chart-loss", lossOf, { height: 330 });
     plot("chart-grad", banded(columns.grad_norm, "mean"), { height: 170, y: { distr: 3 } });
     plot("chart-lr", banded(columns.lr_factor, "mean"), { height: 170 });
