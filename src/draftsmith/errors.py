@@ -35,6 +35,10 @@ class DivergedError(DraftsmithError):
     """Step after step gave a loss or gradient that is not finite."""
 
 
+class RankError(DraftsmithError):
+    """Another rank of this run has gone, hangs, or trains something else. What was saved before is whole."""
+
+
 class StageError(DraftsmithError):
     """A stage of a running pipeline failed or hangs. The cause is chained; `stacks` is set where time ran out."""
 

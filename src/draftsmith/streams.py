@@ -48,12 +48,13 @@ CONSUMER = "training"
 
 @dataclass(frozen=True)
 class Topology:
-    """Who computes where. Threads are intra-op threads on CPU."""
+    """Who computes where. Threads are intra-op threads on CPU; num_processes share this machine."""
 
     target_devices: tuple[str, ...]
     drafter_device: str
     target_threads: int
     drafter_threads: int
+    num_processes: int = 1
 
     @property
     def name(self) -> str:
@@ -78,6 +79,7 @@ def topology(config: RunConfig, *, device: str, num_cores: int) -> Topology:
         drafter_device=drafter_device,
         target_threads=flow.target_threads or (1 if flow.target_devices else threads // by_default),
         drafter_threads=max(1, threads // 2) if shared and drafter_device == "cpu" else threads,
+        num_processes=config.distributed.num_processes,
     )
 
 
@@ -162,8 +164,8 @@ def feature_stream(
 
 
 def default_budget_bytes(where: Topology) -> int:
-    """A quarter of the smallest memory that results wait in."""
-    limits = [memory_limit_bytes()]
+    """A quarter of the smallest memory that results wait in; main memory is shared with the other processes."""
+    limits = [memory_limit_bytes() // where.num_processes]
     if torch.device(where.drafter_device).type == "cuda":
         limits.append(torch.cuda.get_device_properties(where.drafter_device).total_memory)
     return min(limits) // 4

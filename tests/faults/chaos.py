@@ -171,7 +171,7 @@ def events_of(run: Path, kind: str) -> list[dict[str, Any]]:
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Send SIGTERM to this process in the middle of a step, as a supervisor would."""
-    original = loop_module.train_step
+    original = loop_module.take_step
 
     def stopping(state: Any, *arguments: Any, **settings: Any) -> Any:
         metrics = original(state, *arguments, **settings)
@@ -179,4 +179,4 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         return metrics
 
-    monkeypatch.setattr(loop_module, "train_step", stopping)
+    monkeypatch.setattr(loop_module, "take_step", stopping)

@@ -18,7 +18,7 @@ from helpers import CONFIGS, draftsmith
 
 def signal_in_step(monkeypatch: pytest.MonkeyPatch, number: signal.Signals, steps: set[int]) -> None:
     """Send the signal to this process in the middle of these steps, as a terminal would."""
-    original = loop_module.train_step
+    original = loop_module.take_step
 
     def step(state: Any, *arguments: Any, **settings: Any) -> Any:
         metrics = original(state, *arguments, **settings)
@@ -26,7 +26,7 @@ def signal_in_step(monkeypatch: pytest.MonkeyPatch, number: signal.Signals, step
             os.kill(os.getpid(), number)
         return metrics
 
-    monkeypatch.setattr(loop_module, "train_step", step)
+    monkeypatch.setattr(loop_module, "take_step", step)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -66,14 +66,14 @@ def test_what_an_interrupted_run_kept_can_be_measured_and_exported(
 def test_a_second_signal_stops_at_once(
     settings_of_run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = loop_module.train_step
+    original = loop_module.take_step
 
     def twice(*arguments: Any, **settings: Any) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
         return original(*arguments, **settings)
 
-    monkeypatch.setattr(loop_module, "train_step", twice)
+    monkeypatch.setattr(loop_module, "take_step", twice)
     done = draftsmith("train", CONFIGS / "tiny-cpu.toml", *settings_of_run, f"run.dir={tmp_path / 'run'}")
     assert done.code == 130
     assert "Traceback" not in done.err

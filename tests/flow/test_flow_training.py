@@ -181,7 +181,7 @@ def test_P10_a_target_that_hangs_is_named_and_its_stack_is_on_disk(
 def test_P10_a_step_that_hangs_is_interrupted_and_half_of_it_is_not_saved(
     train: Callable[..., tuple[Finished, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, steps = loop_module.train_step, iter(range(100))
+    original, steps = loop_module.add_batch, iter(range(100))
 
     def hangs(*arguments: Any, **settings: Any) -> Any:
         if next(steps) == 5:
@@ -190,7 +190,7 @@ def test_P10_a_step_that_hangs_is_interrupted_and_half_of_it_is_not_saved(
                 time.sleep(0.001)
         return original(*arguments, **settings)
 
-    monkeypatch.setattr(loop_module, "train_step", hangs)
+    monkeypatch.setattr(loop_module, "add_batch", hangs)
     done, run = train("flow.watchdog_s=1.5", "checkpoint.every_steps=2")
     assert done.code == 2
     assert "stage training, item 5: has not returned for 1.5 s" in done.err
@@ -369,7 +369,7 @@ def test_P10_training_that_hangs_in_a_call_ends_the_process_and_says_which_stage
 import time
 import draftsmith.flow.pipeline, draftsmith.run.training
 draftsmith.flow.pipeline.AFTER_STALL_S = 0.3
-draftsmith.run.loop.train_step = lambda *_arguments, **_settings: time.sleep(60)
+draftsmith.run.loop.add_batch = lambda *_arguments, **_settings: time.sleep(60)
 from draftsmith.cli import main
 main()
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,7 +21,7 @@ def demo(
     from draftsmith.run import opening, training
 
     config = load_config(opening.DEMO_CONFIG, [f"train.minutes={minutes}", *(overrides or [])])
-    print_summary(training.train(config, name="demo"))
+    _print(training.train(config, name="demo"))
 
 
 @app.command()
@@ -43,7 +43,13 @@ def train(
     if dry_run:
         typer.echo(planning.dry_run(settings))
         return
-    print_summary(training.train(settings, name=config.stem, resume=resume))
+    _print(training.train(settings, name=config.stem, resume=resume))
+
+
+def _print(summary: dict[str, Any] | None) -> None:
+    """Of several ranks only one has something to show."""
+    if summary is not None:
+        print_summary(summary)
 
 
 def _what_to_train(config: Path, overrides: list[str], weights: Path | None) -> tuple[Path, list[str]]:

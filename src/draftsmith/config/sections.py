@@ -143,7 +143,9 @@ class TrainConfig(Section):
     muon_steps: int = Field(default=5, ge=1, le=20, description="Newton-Schulz steps of Muon.")
     weight_decay: float = Field(default=0.0, ge=0, le=10)
     betas: tuple[float, float] = (0.9, 0.95)
-    grad_accum: int = Field(default=1, ge=1, description="Batches whose gradients are added up for one step.")
+    grad_accum: int = Field(
+        default=1, ge=1, description="Batches whose gradients are added up for one step, of all processes together."
+    )
     warmup: float = Field(default=0.04, ge=0, lt=1, description="Share of training spent warming up.")
     min_lr: float = Field(default=0.1, ge=0, le=1, description="Floor of the cosine, as a share of the peak.")
     clip_norm: float = Field(default=1.0, gt=0)
@@ -198,6 +200,20 @@ class FlowConfig(Section):
     )
     watchdog_s: float = Field(
         default=600.0, gt=0, le=1e6, description="Stop and say who hangs when nothing moves for so long."
+    )
+
+
+class DistributedConfig(Section):
+    """How many processes train together, each with a drafter device of its own."""
+
+    num_processes: int = Field(
+        default=1, ge=1, le=1024, description="Processes that `train` starts on this machine; they share every step."
+    )
+    drafter_devices: tuple[str, ...] = Field(
+        default=(), description="One per process of a machine; by default cuda:0, cuda:1, ... or all of them cpu."
+    )
+    max_restarts: int = Field(
+        default=3, ge=0, description="Restarts in a row, without a new checkpoint, after one of the processes died."
     )
 
 
@@ -296,6 +312,7 @@ class RunConfig(Section):
     drafter: DrafterConfig = DrafterConfig()
     train: TrainConfig
     flow: FlowConfig = FlowConfig()
+    distributed: DistributedConfig = DistributedConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
     observe: ObserveConfig = ObserveConfig()

@@ -5,7 +5,7 @@ from draftsmith.observe.environment import describe_environment, memory_limit_by
 from draftsmith.observe.journal import Journal
 from draftsmith.observe.live import TrainingView
 from draftsmith.observe.picture import Picture, duration, one_line, size
-from draftsmith.observe.progress import Progress
+from draftsmith.observe.progress import Progress, silenced
 from draftsmith.observe.signals import StopRequest
 from draftsmith.observe.sinks import check_sinks, open_sinks
 from draftsmith.observe.snapshot import Snapshot
@@ -31,5 +31,6 @@ __all__ = [
     "open_sinks",
     "peak_memory_bytes",
     "row_of",
+    "silenced",
     "size",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -26,13 +27,14 @@ class Journal:
     """metrics.jsonl, events.jsonl and samples.jsonl of a run directory.
 
     `keep_bytes`: the lengths that metrics and samples had when the checkpoint was taken from which training goes on.
+    Without a run nothing is kept: of several ranks one writes.
     """
 
-    def __init__(self, run: Path, *, keep_bytes: Mapping[str, int] | None = None) -> None:
+    def __init__(self, run: Path | None, *, keep_bytes: Mapping[str, int] | None = None) -> None:
         kept = keep_bytes or {}
-        self._metrics = LineLog(run / "metrics.jsonl", keep_bytes=kept.get("metrics.jsonl"))
-        self._samples = LineLog(run / "samples.jsonl", keep_bytes=kept.get("samples.jsonl"))
-        self._events = LineLog(run / "events.jsonl")
+        self._metrics = LineLog(_in(run, "metrics.jsonl"), keep_bytes=kept.get("metrics.jsonl"))
+        self._samples = LineLog(_in(run, "samples.jsonl"), keep_bytes=kept.get("samples.jsonl"))
+        self._events = LineLog(_in(run, "events.jsonl"))
         self._listeners: list[Listener] = []
 
     def metrics(self, **values: Any) -> None:
@@ -79,6 +81,10 @@ class Journal:
         with ExitStack() as stack:  # each is closed, whatever closing another one raises
             for log in (self._metrics, self._samples, self._events):
                 stack.callback(log.close)
+
+
+def _in(run: Path | None, name: str) -> Path:
+    return Path(os.devnull) if run is None else run / name
 
 
 def _stamped(values: dict[str, Any]) -> dict[str, Any]:

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
+
+_SILENCED = False
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """In this process nobody is shown anything: of several ranks one speaks."""
+    global _SILENCED
+    _SILENCED = True
+    try:
+        yield
+    finally:
+        _SILENCED = False
 
 
 class Progress:
@@ -16,7 +30,7 @@ class Progress:
 
     def __init__(self, title: str, *, console: Console | None = None, seconds_between: float = 10.0) -> None:
         self._title = title
-        self._console = console or Console(stderr=True, highlight=False)
+        self._console = console or Console(stderr=True, highlight=False, quiet=_SILENCED)
         self._seconds_between = seconds_between
         self._last_line = float("-inf")
         self._status: Status | None = None

@@ -6,7 +6,7 @@
 from typing import TYPE_CHECKING, Any
 
 from draftsmith.plan.audit import OrderAudit, audit_order, audit_ranks
-from draftsmith.plan.deal import Deal, deal_order
+from draftsmith.plan.deal import Deal, deal_epoch, deal_order
 from draftsmith.plan.epoch import EpochPlan, PlannedBatch, build_plan
 from draftsmith.plan.orders import POLICIES
 from draftsmith.plan.packing import PackedLayout, packed_layout
@@ -36,6 +36,7 @@ __all__ = [
     "audit_order",
     "audit_ranks",
     "build_plan",
+    "deal_epoch",
     "deal_order",
     "packed_layout",
     "parse_counts",

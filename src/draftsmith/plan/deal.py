@@ -87,6 +87,22 @@ def deal_order(
     )
 
 
+def deal_epoch(order: BucketArray, world_size: int, *, start: int = 0) -> IntArray:
+    """Rank of every batch of an epoch, [N], where no batch is left out: groups of W batches may span two epochs.
+
+    start: batches at the beginning that complete a group of the epoch before, less than world_size. Every group gives
+    each rank one batch; only the last group of training may be short. The next epoch starts with (start - N) modulo W.
+    """
+    if not 0 <= start < world_size:
+        raise PlanError(f"{start} batches cannot complete a group of {world_size} ranks")
+    num_whole = max(0, len(order) - start) // world_size * world_size
+    ranks = np.empty(len(order), dtype=np.int64)
+    ranks[:start] = np.arange(world_size - start, world_size)[: len(order)]
+    ranks[start : start + num_whole] = _ranks(order[start : start + num_whole], world_size, "coloring")
+    ranks[start + num_whole :] = np.arange(len(order) - start - num_whole)
+    return ranks
+
+
 def _full_groups(order: BucketArray, start: int, group: int, tail: str) -> IntArray:
     """Seqs to deal, a multiple of group: those from start on, cut or completed by the tail rule."""
     seqs = np.arange(start, len(order), dtype=np.int64)

@@ -41,7 +41,7 @@ def claimed(config: RunConfig, name: str, *, resume: bool = False) -> Iterator[C
     Raises CheckpointError, and changes nothing, if another process has it, if it holds a finished run, a run with other
     settings, or something else.
     """
-    run = _directory_of(config, name)
+    run = directory_of(config, name)
     _look_at(run, config, resume=resume)
     with ExitStack() as stack:
         try:
@@ -132,7 +132,8 @@ def _what_computes(environment: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _directory_of(config: RunConfig, name: str) -> Path:
+def directory_of(config: RunConfig, name: str) -> Path:
+    """Where a run lives: run.dir, or a new place under runs/ of this name and time."""
     if config.run.dir is not None:
         return config.run.dir
     if not RUN_NAME.fullmatch(name):

@@ -17,12 +17,15 @@ from draftsmith.run.workplace import Workplace
 from draftsmith.target import Target, load_target
 from draftsmith.training import TrainState, best_steps
 
+MEASURING, MEASURED, ABANDONED = 0.0, 1.0, 2.0  # what the first rank says to the others
+
 
 class Judge:
     """Measures a training state on the first `eval.num_during` prompts of the headline set.
 
     The drafter is rounded to what is exported, and decodes with the target in `eval.dtype`, which is loaded once if it
-    is not the precision that the target trains with. `alive` is called after every batch of prompts.
+    is not the precision that the target trains with. `alive` is called after every batch of prompts. Of several ranks
+    the first one measures, and the others hear what it found.
     """
 
     def __init__(self, work: Workplace, journal: Journal, stop: StopRequest) -> None:
@@ -32,21 +35,37 @@ class Judge:
         self._target: Target | None = None
 
     def is_due(self, state: TrainState, *, at_end: bool = False) -> bool:
-        """At every `eval.every_steps`-th step and at the end, unless that step has been measured or a signal came."""
+        """At every `eval.every_steps`-th step and at the end, unless that step has been measured. Ranks agree on it."""
         every = self._config.eval.every_steps
-        if not every or not state.step or state.step in state.acceptance or self._stop.received is not None:
+        if not every or not state.step or state.step in state.acceptance:
             return False
         return at_end or state.step % every == 0
 
     def measure(self, state: TrainState, alive: Callable[[], None]) -> float:
-        """Measure, and note it in `state.acceptance`, unless a signal comes meanwhile; returns the seconds it took."""
+        """Measure, and note it in `state.acceptance`, unless a signal came or comes; returns the seconds it took."""
         began = time.monotonic()
-        try:
-            measured = self._measure(state.drafter, alive)
-        except _Abandoned:
-            return time.monotonic() - began
-        seconds = time.monotonic() - began
-        state.acceptance[state.step] = measured.free_running
+        if self._work.peers.leads:
+            try:
+                measured = self._measure(state.drafter, alive)
+            except _Abandoned:
+                self._say(ABANDONED)
+            else:
+                state.acceptance[state.step] = measured.free_running
+                self._note(state, measured, time.monotonic() - began)
+                self._say(MEASURED, measured.free_running)
+        else:
+            while (heard := self._say(MEASURING))[0] == MEASURING:
+                alive()
+            if heard[0] == MEASURED:
+                state.acceptance[state.step] = heard[1]
+        return time.monotonic() - began
+
+    def _say(self, what: float, value: float = 0.0) -> list[float]:
+        """What the first rank says; on the others, what it said."""
+        word = torch.tensor([what, value], dtype=torch.float64)
+        return [float(each) for each in self._work.peers.from_first(word)]
+
+    def _note(self, state: TrainState, measured: ServedAcceptance, seconds: float) -> None:
         self._journal.metrics(
             step=state.step,
             epoch=state.epoch,
@@ -58,9 +77,10 @@ class Judge:
             held_out_lossless=measured.lossless,
             measured_s=round(seconds, 3),
         )
-        return seconds
 
     def _measure(self, drafter: Drafter, alive: Callable[[], None]) -> ServedAcceptance:
+        if self._stop.received is not None:
+            raise _Abandoned
         if self._target is None:
             self._target = self._open_target()
         judged = copy.deepcopy(drafter).requires_grad_(False).to(torch.bfloat16).eval()
@@ -70,6 +90,7 @@ class Judge:
             if self._stop.received is not None:
                 raise _Abandoned
             alive()
+            self._say(MEASURING)
 
         decoding = decoding_of(self._config)
         return measure_during_training(judged, self._target, self._prompts, decoding, name=self._set, progress=between)

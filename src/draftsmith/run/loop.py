@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from draftsmith.config import TrainConfig
@@ -12,51 +14,100 @@ from draftsmith.errors import DivergedError, StageError
 from draftsmith.observe import Journal, StopRequest, TrainingView
 from draftsmith.records import BatchSpec
 from draftsmith.run.judging import Judge, should_stop
-from draftsmith.run.opening import planned
+from draftsmith.run.pace import Pace
+from draftsmith.run.rounds import batches_of, rounds
 from draftsmith.run.workplace import Workplace
 from draftsmith.streams import FeatureStream, feature_stream
-from draftsmith.training import Saver, StepMetrics, TrainState, finish_step, train_step
+from draftsmith.training import Saver, StepMetrics, TrainState, add_batch, finish_step, take_step
 
 FLOW_EVERY = 10  # steps between two reports on the flow in metrics.jsonl
 
 
-def learn(work: Workplace, state: TrainState, saver: Saver, journal: Journal, stop: StopRequest) -> dict[str, Any]:
+def learn(
+    work: Workplace, state: TrainState, saver: Saver | None, journal: Journal, stop: StopRequest
+) -> dict[str, Any]:
     """Train until the budget is spent, acceptance rises no more, or a signal arrives; returns who was slow.
 
-    Raises StageError or DivergedError between two steps: what was trained up to there can be saved. (A hang that was
-    interrupted in the middle of an update has left `state.is_torn`.)
+    Every rank calls it; the first one has the saver, and a journal that writes. Raises StageError, RankError or
+    DivergedError between two steps: what was trained up to there can be saved. (A hang that was interrupted in the
+    middle of an update has left `state.is_torn`.)
     """
-    config, judge, watch = work.config, Judge(work, journal, stop), _Stopwatch(state.seconds)
-    specs = planned(config, work.store, work.plans, state)
-    on_stall = functools.partial(_journal_stall, journal)
+    config, peers, judge = work.config, work.peers, Judge(work, journal, stop)
+    watch, pace = _Stopwatch(state.seconds), Pace(peers)
+    planned, same = (rounds(config, work.store, work.plans, state, peers.size) for _ in range(2))
+    specs, on_stall = batches_of(peers.rank, planned), functools.partial(_journal_stall, journal)
     with (
         feature_stream(
             specs, config, work.store, work.target, work.cache, where=work.where, on_stall=on_stall
         ) as stream,
-        TrainingView(str(work.run), stream.stats, base_lr=config.train.base_lr) as view,
-        journal.heard_by(view),
+        _shown(work, stream, journal),
     ):
-        items = iter(stream)
+        items, log = iter(stream), _StepLog(journal, stream, pace)
         _measure_if_due(judge, state, saver, stream, watch)  # a kill may have come before it was done
-        while not should_stop(config.eval, state.acceptance) and (item := next(items, None)) is not None:
-            spec, state.seconds = item.batch.spec, watch.seconds()
-            share = spent(config.train, state, spec.epochs)
-            if share >= 1 or (stop.received is not None and not state.pending.num_batches):
-                break
-            journal.trained(step=state.step + 1, epoch=spec.epoch, seq=spec.seq, samples=spec.samples)
-            metrics = train_step(state, item, work.target, config, progress=share)
-            del item  # its memory is free before the next one is asked for
-            flow = {"flow": stream.summary()} if state.step % FLOW_EVERY == 0 else {}
-            place = {"epoch": spec.epoch, "seq": spec.seq, "bucket": spec.bucket, "num_slots": spec.num_slots}
-            journal.metrics(**place, progress=round(share, 6), **dataclasses.asdict(metrics), **flow)
+        while not should_stop(config.eval, state.acceptance) and (turn := next(same, None)) is not None:
+            place = turn.place_of(peers.rank)
+            item = None if place is None else next(items)
             if not state.pending.num_batches:
+                state.seconds, signal = pace.agree(watch.seconds(), stop.received)
+                if signal is not None:
+                    stop.received = signal
+                    break
+            share = spent(config.train, state, turn.specs[-1].epochs)
+            if share >= 1:
+                break
+            log.begin(turn.specs, state.step + 1, share)
+            if item is not None and place is not None:
+                add_batch(state, item, work.target, config, ahead=place)
+                del item  # its memory is free before the next one is asked for
+            state.pending.count(turn.specs)
+            if state.pending.num_batches == config.train.grad_accum:
+                with pace.together():
+                    metrics = take_step(state, config, progress=share, peers=peers)
                 state.seconds = watch.seconds()
-                _watch_out(state, metrics, spec, journal)
+                pace.did(metrics[-1].grad_norm)
+                log.tell(metrics)
+                _watch_out(state, metrics[-1], turn.specs[-1], journal)
                 _measure_if_due(judge, state, saver, stream, watch)
-                saver.save_if_due(state)
-        finish_step(state, config)
+                if saver is not None:
+                    saver.save_if_due(state)
+        log.tell(finish_step(state, config, peers))
         _measure_if_due(judge, state, saver, stream, watch, at_end=True)
-        return stream.summary()
+        return {**stream.summary(), **pace.summary()}
+
+
+@contextmanager
+def _shown(work: Workplace, stream: FeatureStream, journal: Journal) -> Iterator[None]:
+    """The live view, on the rank that speaks."""
+    if not work.peers.leads:
+        yield
+        return
+    base_lr = work.config.train.base_lr
+    with TrainingView(str(work.run), stream.stats, base_lr=base_lr) as view, journal.heard_by(view):
+        yield
+
+
+class _StepLog:
+    """The rows of a step: its samples when a batch becomes part of it, its metrics when they are known."""
+
+    def __init__(self, journal: Journal, stream: FeatureStream, pace: Pace) -> None:
+        self._journal, self._stream, self._pace = journal, stream, pace
+        self._batches: list[tuple[BatchSpec, float]] = []
+
+    def begin(self, specs: Sequence[BatchSpec], step: int, share: float) -> None:
+        for spec in specs:
+            self._journal.trained(step=step, epoch=spec.epoch, seq=spec.seq, samples=spec.samples)
+            self._batches.append((spec, share))
+
+    def tell(self, metrics: Sequence[StepMetrics]) -> None:
+        """One row for each batch of the step."""
+        for (spec, share), each in zip(self._batches, metrics, strict=True):
+            place = {"epoch": spec.epoch, "seq": spec.seq, "bucket": spec.bucket, "num_slots": spec.num_slots}
+            flow = self._flow() if each is metrics[-1] and each.step % FLOW_EVERY == 0 else {}
+            self._journal.metrics(**place, progress=round(share, 6), **dataclasses.asdict(each), **flow)
+        self._batches = []
+
+    def _flow(self) -> dict[str, Any]:
+        return {"flow": {**self._stream.summary(), **self._pace.summary()}}
 
 
 class _Stopwatch:
@@ -75,7 +126,7 @@ class _Stopwatch:
 def _measure_if_due(
     judge: Judge,
     state: TrainState,
-    saver: Saver,
+    saver: Saver | None,
     stream: FeatureStream,
     watch: _Stopwatch,
     *,
@@ -83,7 +134,8 @@ def _measure_if_due(
 ) -> None:
     """Save the step that is measured, so that the best one can be kept, and measure it while it is being written."""
     if judge.is_due(state, at_end=at_end):
-        saver.save(state)
+        if saver is not None:
+            saver.save(state)
         watch.take_out(judge.measure(state, stream.alive))
 
 

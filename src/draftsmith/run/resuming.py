@@ -14,7 +14,15 @@ from draftsmith.run.contract import differences
 from draftsmith.run.directory import Claim
 from draftsmith.run.opening import Plans
 from draftsmith.run.workplace import Workplace
-from draftsmith.training import Checkpoint, TrainState, newest_checkpoint, open_checkpoint
+from draftsmith.training import (
+    Checkpoint,
+    TrainState,
+    moments_sha256,
+    newest_checkpoint,
+    open_checkpoint,
+    params_sha256,
+    step_directory,
+)
 
 
 def facts_of(state: TrainState, plans: Plans, contract: dict[str, Any]) -> dict[str, Any]:
@@ -71,22 +79,66 @@ class Begun:
 def begin(claim: Claim, state: TrainState, work: Workplace) -> Begun:
     """Make a new `state` that of the newest whole checkpoint, or give it the weights that the configuration names.
 
+    The other ranks hear where that is, and `follow` there.
+
     Raises CheckpointError or PlanError that names each difference if something that decides the training has changed.
     """
     started = time.monotonic()
     checkpoint, problems = newest_of(claim.run)
     if checkpoint is None:
         weights = work.config.drafter.weights
-        return Begun(weights_from=None if weights is None else load_weights(weights, state.drafter))
+        begun = Begun(weights_from=None if weights is None else load_weights(weights, state.drafter))
+        _tell(begun, state, work)
+        return begun
     _go_on(checkpoint, state, work)
     keep_bytes = check_sample_log(checkpoint, claim.run)
-    return Begun(
+    begun = Begun(
         checkpoint.step,
         is_saved=True,
         keep_bytes=keep_bytes,
         problems=tuple(problems),
         restored_s=time.monotonic() - started,
     )
+    _tell(begun, state, work)
+    return begun
+
+
+def follow(state: TrainState, work: Workplace) -> None:
+    """Make a new `state` the one that the first rank begins with; every rank verifies what it loads.
+
+    Raises CheckpointError if what this rank finds is something else.
+    """
+    told = work.peers.hear(BEGINNING)
+    if told["is_saved"]:
+        _go_on(open_checkpoint(step_directory(work.run, told["step"])), state, work)
+    elif told["weights_from"] is not None:
+        load_weights(Path(told["weights_from"]), state.drafter)
+    found = _beginning(state, work)
+    changed = differences({name: told[name] for name in found}, found)
+    if changed:
+        raise CheckpointError(
+            f"rank {work.peers.rank} does not begin as rank 0 does: {'; '.join(changed)}; all machines must see the "
+            "same files and have the same versions"
+        )
+
+
+BEGINNING = "beginning"
+
+
+def _tell(begun: Begun, state: TrainState, work: Workplace) -> None:
+    if work.peers.size > 1:
+        weights_from = None if begun.weights_from is None else str(begun.weights_from)
+        where = {"step": begun.step, "is_saved": begun.is_saved, "weights_from": weights_from}
+        work.peers.tell(BEGINNING, {**where, **_beginning(state, work)})
+
+
+def _beginning(state: TrainState, work: Workplace) -> dict[str, Any]:
+    """What all ranks must have in common before the first step."""
+    return {
+        "the plan": work.plans(state.epoch).sha256,
+        "the drafter": params_sha256(state.drafter),
+        "the moments": moments_sha256(state),
+    }
 
 
 def load_weights(source: Path, drafter: Drafter) -> Path:

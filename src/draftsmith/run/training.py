@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,15 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from draftsmith.config import RunConfig
+from draftsmith.config import RunConfig, parse_config
+from draftsmith.distributed import Peers, Seat, joined, seat_of
 from draftsmith.drafter import Drafter, mask_builder
 from draftsmith.errors import CheckpointError, DraftsmithError, Interrupted, StageError
 from draftsmith.export import export_drafter
 from draftsmith.flow import Background
-from draftsmith.observe import Journal, Progress, StopRequest, check_sinks, open_sinks
+from draftsmith.observe import Journal, Progress, StopRequest, check_sinks, open_sinks, silenced
 from draftsmith.run.contract import contract_of
 from draftsmith.run.directory import Claim, as_settled_before, claimed, discarded_on_failure, write_json, write_settings
 from draftsmith.run.exporting import card_of
+from draftsmith.run.launching import launch
 from draftsmith.run.loop import learn, spent
 from draftsmith.run.measuring import evaluate
 from draftsmith.run.opening import (
@@ -31,27 +34,61 @@ from draftsmith.run.opening import (
     plans_of,
     prompt_sets,
     say_what_was_rejected,
-    set_up,
 )
 from draftsmith.run.reporting import reported
-from draftsmith.run.resuming import Begun, begin, facts_of
+from draftsmith.run.resuming import Begun, begin, facts_of, follow
+from draftsmith.run.rounds import check_epoch, check_step
+from draftsmith.run.seating import check_seat, seated, set_up_at, uses_gpu
 from draftsmith.run.workplace import Workplace
 from draftsmith.streams import CONSUMER
 from draftsmith.target import load_target, load_tokenizer
 from draftsmith.training import Saver, TrainState, best_steps, open_checkpoint, params_sha256, step_directory
 
+RUN = "run"  # what the first rank tells the others about it
 
-def train(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, Any]:
-    """Train, save, export, measure; returns what summary.json holds. Raises Interrupted if a signal ended it early.
 
-    A run directory that holds an unfinished run is gone on with; `resume` insists on that.
+def train(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, Any] | None:
+    """Train, save, export, measure; returns what summary.json holds, None on a rank that does not lead.
+
+    A run directory that holds an unfinished run is gone on with; `resume` insists on that. Raises Interrupted if a
+    signal ended it early.
     """
     check_sinks(config.observe.sinks)
-    config = set_up(as_settled_before(config))
+    seat = seat_of(os.environ)
+    if seat is None and config.distributed.num_processes > 1:
+        return launch(config, name=name, resume=resume)
+    seat = seat or Seat()
+    check_seat(config, seat)
+    check_step(config, seat.size)
+    with joined(seat, on_gpu=uses_gpu(config, seat), timeout_s=2 * config.flow.watchdog_s) as peers:
+        if peers.leads:
+            return _lead(config, peers, name=name, resume=resume)
+        with silenced():
+            _follow(peers)
+        return None
+
+
+def _follow(peers: Peers) -> None:
+    """Take part in what the first rank does, until training ends."""
+    told = peers.hear(RUN)
+    config = parse_config(told["config"])
+    set_up_at(config, peers.seat)
+    work, state = _open(Path(told["directory"]), config, peers)
+    follow(state, work)
+    with Journal(None) as journal, StopRequest() as stop:
+        learn(work, state, None, journal, stop)
+    if stop.received is not None:
+        raise Interrupted(stop.received, f"what was trained is in {work.run}; train with --resume goes on")
+
+
+def _lead(config: RunConfig, peers: Peers, *, name: str, resume: bool) -> dict[str, Any]:
+    """Everything that happens once, and training."""
+    config = set_up_at(as_settled_before(config), peers.seat)
     with claimed(config, name, resume=resume) as claim:
+        peers.tell(RUN, {"directory": str(claim.run.absolute()), "config": config.model_dump(mode="json")})
         with discarded_on_failure(claim):
             changed = write_settings(claim.run, config)
-            work, state = _open(claim, config)
+            work, state = _open(claim.run, config, peers)
             begun = begin(claim, state, work)
         with (
             reported(claim.run),
@@ -92,29 +129,36 @@ def _warn(journal: Journal, text: str) -> None:
     Progress("warning").note(text)
 
 
-def _open(claim: Claim, config: RunConfig) -> tuple[Workplace, TrainState]:
+def _open(run: Path, config: RunConfig, peers: Peers) -> tuple[Workplace, TrainState]:
     """Load and check everything; what would fail at the first step fails here."""
+    config = seated(config, peers.seat)
     with Progress(f"loading {config.target.model} and its conversations"):
         tokenizer = load_tokenizer(config.target)
         where = place(config)
         target = load_target(config.target, device=where.drafter_device)
-        store = open_store(config, tokenizer, claim.run)
+        with peers.first_one_first("store"):
+            store = open_store(config, tokenizer, run)
     say_what_was_rejected(store)
     drafter = new_drafter(config, target, tokenizer, store)
     mask_builder(config.drafter.attention, target.device)
     seen = np.union1d(store.tokens_seen("train"), list(tokenizer.added_tokens_decoder))
-    prompts, plans = prompt_sets(config, claim.run), plans_of(config, store)
+    plans = plans_of(config, store)
     check_something_is_left(config, store, plans(0))
+    check_epoch(plans(0), peers.size)
+    prompts = prompt_sets(config, run) if peers.leads else {}
+    with peers.first_one_first("hidden states"):
+        cache = features_on_disk(config, store, target)
     work = Workplace(
-        run=claim.run,
+        run=run,
         config=config,
         store=store,
         plans=plans,
         target=target,
-        cache=features_on_disk(config, store, target),
+        cache=cache,
         where=where,
         prompts=prompts,
         contract=contract_of(config, store, target, drafter),
+        peers=peers,
     )
     return work, TrainState.create(drafter, config, seen)
 

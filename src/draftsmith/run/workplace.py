@@ -8,6 +8,7 @@ from typing import Any
 
 from draftsmith.config import RunConfig
 from draftsmith.data import TokenStore
+from draftsmith.distributed import Peers
 from draftsmith.run.opening import Plans, PromptSets
 from draftsmith.streams import Topology
 from draftsmith.target import FeatureCache, Target
@@ -15,7 +16,10 @@ from draftsmith.target import FeatureCache, Target
 
 @dataclass(frozen=True)
 class Workplace:
-    """All of it is as it was when the run began. contract: what must stay so, see contract.py."""
+    """All of it is as it was when the run began. contract: what must stay so, see contract.py.
+
+    config: with the devices of this rank. prompts: none on ranks that do not measure.
+    """
 
     run: Path
     config: RunConfig
@@ -26,3 +30,4 @@ class Workplace:
     where: Topology
     prompts: PromptSets = field(repr=False)
     contract: dict[str, Any] = field(repr=False)
+    peers: Peers

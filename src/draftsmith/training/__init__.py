@@ -3,6 +3,7 @@
 from draftsmith.training.checkpoint import (
     Checkpoint,
     Snapshot,
+    checkpoint_directories,
     examine,
     load_checkpoint,
     moments_sha256,
@@ -10,6 +11,7 @@ from draftsmith.training.checkpoint import (
     open_checkpoint,
     params_sha256,
     step_directory,
+    step_of,
     take_snapshot,
     write_snapshot,
 )
@@ -18,7 +20,7 @@ from draftsmith.training.head import TrainingHead, head_for_step
 from draftsmith.training.loss import block_loss
 from draftsmith.training.optimizer import lr_factor, make_optimizers
 from draftsmith.training.saver import Saver, Schedule, best_steps
-from draftsmith.training.step import StepMetrics, TrainState, finish_step, train_step
+from draftsmith.training.step import StepMetrics, TrainState, add_batch, finish_step, take_step, train_step
 
 __all__ = [
     "Checkpoint",
@@ -29,8 +31,10 @@ __all__ = [
     "StepMetrics",
     "TrainState",
     "TrainingHead",
+    "add_batch",
     "best_steps",
     "block_loss",
+    "checkpoint_directories",
     "examine",
     "finish_step",
     "head_for_step",
@@ -42,7 +46,9 @@ __all__ = [
     "open_checkpoint",
     "params_sha256",
     "step_directory",
+    "step_of",
     "take_snapshot",
+    "take_step",
     "train_step",
     "write_snapshot",
 ]

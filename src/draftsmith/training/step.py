@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,12 +10,14 @@ import numpy.typing as npt
 import torch
 
 from draftsmith.config import RunConfig, TrainConfig
+from draftsmith.distributed import ALONE, Peers
 from draftsmith.drafter import Drafter, draw_blocks, mask_builder, slot_weights
 from draftsmith.records import BatchSpec, FeatureBatch
 from draftsmith.target import DTYPES, Target
+from draftsmith.training.figures import BatchFigures, of_all_ranks
 from draftsmith.training.guards import Guards
 from draftsmith.training.head import TrainingHead, head_for_step
-from draftsmith.training.loss import LossParts, block_loss
+from draftsmith.training.loss import block_loss
 from draftsmith.training.optimizer import lr_factor, make_optimizers, set_lr
 
 
@@ -22,20 +25,19 @@ from draftsmith.training.optimizer import lr_factor, make_optimizers, set_lr
 class Pending:
     """Batches whose gradients are added up and not yet applied; epoch, seq: the batch after them.
 
-    No checkpoint holds any: it stands between two steps.
+    num_batches counts those of all ranks; figures has this rank's own, by place in the step. No checkpoint holds any:
+    it stands between two steps.
     """
 
     num_batches: int = 0
     epoch: int = 0
     seq: int = 0
-    numerator: float = 0.0
-    weight: float = 0.0
-    num_anchors: int = 0
-    num_context_tokens: int = 0
+    figures: dict[int, BatchFigures] = field(default_factory=dict, repr=False)
 
-    @property
-    def loss(self) -> float:
-        return self.numerator / max(self.weight, 1e-9)
+    def count(self, specs: Sequence[BatchSpec]) -> None:
+        """These batches, the next ones of the plan, are added up, here or on other ranks."""
+        self.num_batches += len(specs)
+        self.epoch, self.seq = specs[-1].epoch, specs[-1].seq + 1
 
 
 @dataclass
@@ -89,11 +91,20 @@ class StepMetrics:
 def train_step(
     state: TrainState, item: FeatureBatch, target: Target, config: RunConfig, *, progress: float
 ) -> StepMetrics:
-    """Draw blocks, forward, loss, backward; every `train.grad_accum` batches clip and update.
+    """What a process without peers does with a batch; every `train.grad_accum` batches clip and update."""
+    figures = add_batch(state, item, target, config)
+    state.pending.count([item.batch.spec])
+    if state.pending.num_batches == config.train.grad_accum:
+        return take_step(state, config, progress=progress)[-1]
+    return _metrics(figures, state.step, _factor(config.train, progress), _Applied())
 
-    Gradients of numerators are added up and divided by the summed denominators, so a token weighs the same in
-    whichever batch it stands. `progress` in [0, 1] sets the learning rate. A step whose loss or gradient is not finite
-    changes nothing but the count of skipped steps; with `train.skip_spikes` neither does one whose loss is a spike.
+
+def add_batch(
+    state: TrainState, item: FeatureBatch, target: Target, config: RunConfig, *, ahead: int = 0
+) -> BatchFigures:
+    """Draw blocks, forward, loss, backward: gradients of numerators are added up.
+
+    ahead: batches of the step, after those that are counted, that stand before this one.
     """
     batch, drafter = item.batch, state.drafter
     blocks = draw_blocks(
@@ -127,30 +138,32 @@ def train_step(
             chunk=config.train.head_chunk,
         )
     parts.numerator.backward()  # type: ignore[no-untyped-call]
-    num_tokens = int(batch.attention_mask.sum())
-    _add_to(state.pending, batch.spec, parts, num_anchors=blocks.num_blocks, num_tokens=num_tokens)
-    factor = lr_factor(progress, warmup=config.train.warmup, min_lr=config.train.min_lr)
-    applied = _Applied()
-    if state.pending.num_batches == config.train.grad_accum:
-        applied = _apply(state, config.train, factor)
-    return StepMetrics(
-        step=state.step,
-        loss=float(parts.numerator.detach() / parts.denominator.clamp(min=1e-9)),
-        acceptance=float(parts.accepted) / max(blocks.num_blocks, 1),
-        accuracy_by_slot=tuple((parts.num_correct[1:] / parts.num_trained[1:].clamp(min=1)).tolist()),
-        grad_norm=applied.grad_norm,
-        lr_factor=factor,
-        num_blocks=blocks.num_blocks,
-        num_tokens=num_tokens,
-        skipped=applied.skipped,
-        spike=applied.spike,
-    )
+    figures = BatchFigures.of(parts, num_blocks=blocks.num_blocks, num_tokens=int(batch.attention_mask.sum()))
+    state.pending.figures[state.pending.num_batches + ahead] = figures
+    return figures
 
 
-def finish_step(state: TrainState, config: RunConfig) -> None:
+def take_step(state: TrainState, config: RunConfig, *, progress: float, peers: Peers = ALONE) -> list[StepMetrics]:
+    """Clip and update with what all ranks have added up; returns the metrics of each batch, in the order of the plan.
+
+    Gradients are divided by the summed denominators, so a token weighs the same in whichever batch and on whichever
+    rank it stands. `progress` in [0, 1] sets the learning rate. A step whose loss or gradient is not finite changes
+    nothing but the count of skipped steps; with `train.skip_spikes` neither does one whose loss is a spike. Every rank
+    judges the same sums, so all of them skip or none.
+    """
+    figures = of_all_ranks(state.pending.figures, state.pending.num_batches, state.drafter.shape.block_size, peers)
+    before, factor = state.step, _factor(config.train, progress)
+    applied = _apply(state, config.train, factor, figures, peers)
+    *others, last = figures
+    return [
+        *(_metrics(each, before, factor, _Applied()) for each in others),
+        _metrics(last, state.step, factor, applied),
+    ]
+
+
+def finish_step(state: TrainState, config: RunConfig, peers: Peers = ALONE) -> list[StepMetrics]:
     """Apply what the last batches of training left pending, fewer than `train.grad_accum` of them; else nothing."""
-    if state.pending.num_batches:
-        _apply(state, config.train, lr_factor(1.0, warmup=config.train.warmup, min_lr=config.train.min_lr))
+    return take_step(state, config, progress=1.0, peers=peers) if state.pending.num_batches else []
 
 
 @dataclass(frozen=True)
@@ -162,22 +175,20 @@ class _Applied:
     spike: bool = False
 
 
-def _add_to(pending: Pending, spec: BatchSpec, parts: LossParts, *, num_anchors: int, num_tokens: int) -> None:
-    pending.num_batches += 1
-    pending.epoch, pending.seq = spec.epoch, spec.seq + 1
-    pending.numerator += float(parts.numerator.detach())
-    pending.weight += float(parts.denominator)
-    pending.num_anchors += num_anchors
-    pending.num_context_tokens += num_tokens
-
-
-def _apply(state: TrainState, config: TrainConfig, factor: float) -> _Applied:
-    """Clip and update with the gradients that were added up, unless the guards object."""
+def _apply(
+    state: TrainState, config: TrainConfig, factor: float, figures: Sequence[BatchFigures], peers: Peers
+) -> _Applied:
+    """Sum up gradients over all ranks, clip and update, unless the guards object."""
+    numerator = weight = 0.0
+    for each in figures:
+        numerator, weight = numerator + each.numerator, weight + each.weight
+    weight = max(weight, 1e-9)
+    peers.sum_gradients(state.drafter.parameters())
     for parameter in state.drafter.parameters():
         if parameter.grad is not None:
-            parameter.grad /= max(state.pending.weight, 1e-9)
+            parameter.grad /= weight
     grad_norm = float(torch.nn.utils.clip_grad_norm_(state.drafter.parameters(), config.clip_norm))
-    finding = state.guards.judge(state.pending.loss, grad_norm)
+    finding = state.guards.judge(numerator / weight, grad_norm)
     skipped = finding == "not finite" or (finding == "spike" and config.skip_spikes)
     state.is_torn = True
     if not skipped:
@@ -187,11 +198,30 @@ def _apply(state: TrainState, config: TrainConfig, factor: float) -> _Applied:
     state.drafter.zero_grad(set_to_none=True)
     state.step += 1
     state.epoch, state.seq = state.pending.epoch, state.pending.seq
-    state.num_anchors += state.pending.num_anchors
-    state.num_context_tokens += state.pending.num_context_tokens
+    state.num_anchors += sum(each.num_blocks for each in figures)
+    state.num_context_tokens += sum(each.num_tokens for each in figures)
     state.pending = Pending()
     state.is_torn = False
     return _Applied(grad_norm, skipped, finding == "spike")
+
+
+def _metrics(figures: BatchFigures, step: int, factor: float, applied: _Applied) -> StepMetrics:
+    return StepMetrics(
+        step=step,
+        loss=figures.loss,
+        acceptance=figures.accepted / max(figures.num_blocks, 1),
+        accuracy_by_slot=figures.accuracy_by_slot,
+        grad_norm=applied.grad_norm,
+        lr_factor=factor,
+        num_blocks=figures.num_blocks,
+        num_tokens=figures.num_tokens,
+        skipped=applied.skipped,
+        spike=applied.spike,
+    )
+
+
+def _factor(config: TrainConfig, progress: float) -> float:
+    return lr_factor(progress, warmup=config.warmup, min_lr=config.min_lr)
 
 
 def _head(state: TrainState, target: Target, config: RunConfig, compute: torch.dtype) -> TrainingHead:

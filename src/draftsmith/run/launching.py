@@ -1,0 +1,72 @@
+"""Starting the ranks of a run on this machine, and starting them again when one died."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from draftsmith import errors
+from draftsmith.config import RunConfig
+from draftsmith.distributed import Ended, run_ranks
+from draftsmith.errors import DraftsmithError, Interrupted, RankError
+from draftsmith.observe import Progress
+from draftsmith.run.directory import directory_of, read_json
+from draftsmith.run.rounds import check_step
+from draftsmith.run.seating import check_machine
+from draftsmith.training import checkpoint_directories, step_of
+
+COMMAND = (sys.executable, "-c", "from draftsmith.run.rank import main; main()")
+CAN_BE_MENDED = 2
+LOST_A_RANK = 75
+
+
+def launch(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, Any]:
+    """Train in `distributed.num_processes` processes; returns what summary.json holds.
+
+    When one of them dies all are started again from the last checkpoint. Raises what a rank raised, RankError after too
+    many deaths without a new checkpoint, Interrupted if a signal ended the run early.
+    """
+    num_ranks = config.distributed.num_processes
+    check_machine(config, num_ranks)
+    check_step(config, num_ranks)
+    run, deaths = directory_of(config, name), 0
+    config = config.model_copy(update={"run": config.run.model_copy(update={"dir": run})})
+    while True:
+        saved = _newest_step(run)
+        word = {"config": config.model_dump(mode="json"), "name": name, "resume": resume}
+        ended = run_ranks(COMMAND, word, num_ranks)
+        if all(end.code == 0 for end in ended.ranks):
+            return read_json(run / "summary.json")
+        _raise_unless_one_died(ended, run)
+        deaths, resume = deaths + 1 if _newest_step(run) == saved else 1, False
+        _say_or_stop(ended, run, deaths, config.distributed.max_restarts)
+
+
+def _raise_unless_one_died(ended: Ended, run: Path) -> None:
+    stopped = [end for end in ended.ranks if end.code in (130, 143)]
+    if ended.signal is not None or stopped:
+        told = next((end.answer["kept"] for end in ended.ranks if end.answer and "kept" in end.answer), None)
+        number = ended.signal if ended.signal is not None else stopped[0].code - 128
+        raise Interrupted(number, told or f"what was saved is in {run}; train with --resume goes on")
+    for end in ended.ranks:
+        if end.code == CAN_BE_MENDED and end.answer is not None:
+            kind = getattr(errors, end.answer["error"])
+            assert issubclass(kind, DraftsmithError)
+            raise kind(end.answer["text"])
+
+
+def _say_or_stop(ended: Ended, run: Path, deaths: int, max_restarts: int) -> None:
+    first, step = ended.ranks[0], _newest_step(run)
+    why = f": {first.answer['text']}" if first.answer and "text" in first.answer else ""
+    where = "its beginning" if step is None else f"step {step:,}"
+    if deaths > max_restarts:
+        raise RankError(
+            f"{first.how}{why}; that was death {deaths} without a new checkpoint, so the run ends. What was saved is "
+            f"in {run}; to go on from {where}: draftsmith train {run} --resume"
+        )
+    Progress(str(run)).note(f"{first.how}{why}; all ranks start again from {where} ({deaths} of {max_restarts})")
+
+
+def _newest_step(run: Path) -> int | None:
+    return next((step_of(directory) for directory in checkpoint_directories(run)), None)

@@ -1,0 +1,58 @@
+"""Ranks go at the pace of the slowest: who that is, and what the others lose by it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from draftsmith.distributed import Peers
+
+NOTABLE = 0.1  # share of the time; what batches of unequal size cost evens out between ranks
+
+
+class Pace:
+    """Agrees before every step on the first rank's clock and anybody's signal, and counts how long each rank took."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._since = time.monotonic()
+        self._together_s = 0.0  # within a step, in sums that all ranks wait for
+        self._mark = 0.0
+        self._took_s = [0.0] * peers.size
+        self._slowest_s = 0.0
+
+    def agree(self, seconds: float, signal: int | None) -> tuple[float, int | None]:
+        """Seconds of training and a signal that any rank received, the same on all of them. See Peers.agree."""
+        took_s = time.monotonic() - self._since - self._together_s
+        agreed = self._peers.agree(seconds, signal, mark=self._mark, took_s=took_s)
+        self._since, self._together_s = time.monotonic(), 0.0
+        for rank, each in enumerate(agreed.took_s):
+            self._took_s[rank] += each
+        self._slowest_s += max(agreed.took_s, default=0.0)
+        return agreed.seconds, agreed.signal
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is done here takes all ranks the same time: that of the slowest."""
+        began = time.monotonic()
+        yield
+        self._together_s += time.monotonic() - began
+
+    def did(self, grad_norm: float) -> None:
+        """Remember what must be the same on every rank."""
+        self._mark = grad_norm if math.isfinite(grad_norm) else -1.0
+
+    def summary(self) -> dict[str, Any]:
+        """For metrics.jsonl and summary.json: by rank, the share of the time that it waited for the slowest."""
+        if self._peers.size == 1 or not self._slowest_s:
+            return {}
+        waited = [round(max(0.0, 1 - took / self._slowest_s), 4) for took in self._took_s]
+        slowest = waited.index(min(waited))
+        others = (sum(waited) - waited[slowest]) / (self._peers.size - 1)
+        text = f"waiting for each other costs ranks {100 * sum(waited) / len(waited):.0f} % of the time"
+        if others - waited[slowest] >= NOTABLE:
+            text = f"rank {slowest} is slow: the others wait {100 * others:.0f} % of the time; look at its machine"
+        return {"ranks": {"waited": waited, "verdict": text}}

@@ -1,0 +1,42 @@
+"""One rank of a run that was started by `launching`: trains, and answers how it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from draftsmith.config import parse_config
+from draftsmith.distributed import answering
+from draftsmith.errors import DraftsmithError, Interrupted, RankError
+from draftsmith.run.launching import CAN_BE_MENDED, LOST_A_RANK
+from draftsmith.run.training import train
+
+
+def main() -> None:
+    """Entry point of the process."""
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    with answering() as (word, answer):
+        code = _train(word, answer)
+    sys.stderr.flush()
+    os._exit(code)  # connections to ranks that are gone would have to time out
+
+
+def _train(word: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], None]) -> int:
+    try:
+        train(parse_config(word["config"]), name=word["name"], resume=word["resume"])
+    except DraftsmithError as error:
+        answer({"error": type(error).__name__, "text": str(error)})
+        return LOST_A_RANK if isinstance(error, RankError) else CAN_BE_MENDED
+    except Interrupted as stop:
+        answer({"kept": str(stop).partition("; ")[2]})
+        return stop.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _on_sigterm(_number: int, _frame: object) -> None:
+    raise Interrupted(signal.SIGTERM, "nothing half-written is left behind")
