@@ -11,9 +11,10 @@ demo: .venv/demo.stamp
 test: .venv/dev.stamp
 	$(BIN)/python -m pytest
 
-# Kills, signals and corruptions by the dozen: 15 to 30 minutes. CHAOS_SEED=n chooses other moments.
+# Kills, signals and corruptions by the dozen, and every prefix of a save: 10 to 30 minutes. CHAOS_SEED=n chooses other moments.
 chaos: .venv/dev.stamp
 	$(BIN)/python -m pytest -m long tests/faults
+	$(BIN)/python -m pytest tests/faults/test_durable_saves.py
 long: .venv/dev.stamp
 	$(BIN)/python -m pytest -m long
 
@@ -30,7 +31,7 @@ check: .venv/dev.stamp
 
 # A drafter for SmolLM2, served by llama.cpp: a minute or two of training the first time, kept in the user's cache.
 interop: .venv/dev.stamp
-	$(BIN)/python -m pytest -m interop tests/interop
+	$(BIN)/python -m pytest -rsP -m interop tests/interop
 
 format: .venv/dev.stamp
 	$(BIN)/ruff format .
