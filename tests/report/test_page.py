@@ -18,6 +18,8 @@ from draftsmith.report import read_run, render_report
 from draftsmith.report.answers import answers_of
 from draftsmith.report.happenings import event_lines
 from draftsmith.report.words import status_of
+from draftsmith.run.lock import locked
+from draftsmith.run.reporting import write_report
 from helpers import CONFIGS, draftsmith
 
 VENDOR = Path(status_of.__code__.co_filename).parent / "vendor"
@@ -109,6 +111,13 @@ def test_the_status_is_what_the_last_event_says_or_the_clock(
     run = write_run(tmp_path / "run", map(step_line, range(5)), events=[{"event": "start"}, {"event": last, "step": 5}])
     record = read_run(run)
     assert status_of(record, now=record.modified + age_s).kind == kind
+
+
+def test_a_run_whose_process_is_gone_is_not_said_to_train(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", map(step_line, range(5)), events=[{"event": "start"}])
+    with locked(run):
+        assert "Still training" in write_report(run).read_text(encoding="utf-8")
+    assert "fell silent" in write_report(run).read_text(encoding="utf-8")
 
 
 def test_stages_are_taken_apart_into_what_happened_between_two_records(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class Steps:
 @dataclass(frozen=True)
 class RunRecord:
     """A run directory in memory. measurements: lines of metrics.jsonl that are no training step. modified: when its
-    newest line was written, in seconds of the clock."""
+    newest line was written, in seconds of the clock. is_held: by a process, now; None: unknown."""
 
     path: Path
     config: dict[str, Any]
@@ -81,6 +81,7 @@ class RunRecord:
     measurements: tuple[dict[str, Any], ...]
     modified: float
     remarks: tuple[str, ...]
+    is_held: bool | None = None
 
     @property
     def name(self) -> str:

@@ -34,7 +34,7 @@ class Tile:
 
 
 def status_of(record: RunRecord, *, now: float) -> Status:
-    """Where the run stands; only a run that said nothing at its end has to be judged by the clock."""
+    """Where the run stands. One that said nothing at its end is judged by its lock, or else by the clock."""
     last = record.last_event("start", "resume", "end", "interrupted", "failed")
     kind = str((last or {}).get("event", ""))
     done = _how_far(record)
@@ -48,7 +48,7 @@ def status_of(record: RunRecord, *, now: float) -> Status:
         return Status("failed", f"Failed {_when(record.modified)}: {done}. {(last or {}).get('error', '')}")
     if not len(record.steps):
         return Status("empty", "Nothing has been trained yet.")
-    if now - record.modified > max(SILENT_S, 20 * seconds_per_step(record)):
+    if record.is_held is False or now - record.modified > max(SILENT_S, 20 * seconds_per_step(record)):
         return Status(
             "silent", f"The run fell silent {_when(record.modified)} without saying why, as after a kill: {done}."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,12 +14,14 @@ from draftsmith.report import (
     RUN_FILES,
     Comparison,
     LivePage,
+    RunRecord,
     compare_runs,
     open_server,
     read_run,
     render_comparison,
     render_report,
 )
+from draftsmith.run.lock import is_held
 
 __all__ = ["Comparison", "compare", "reported", "serve", "write_report"]
 
@@ -27,7 +30,7 @@ REPORT = "report.html"
 
 def write_report(run: Path, destination: Path | None = None) -> Path:
     """Make the page of a run and return where it is. Raises CheckpointError if it cannot be written."""
-    return _write(destination or run / REPORT, render_report(read_run(run)))
+    return _write(destination or run / REPORT, render_report(_read(run)))
 
 
 def compare(runs: Sequence[Path], destination: Path) -> Comparison:
@@ -40,19 +43,23 @@ def compare(runs: Sequence[Path], destination: Path) -> Comparison:
             f"compare puts two or more runs side by side, and {runs[0]} is one; name another, or see "
             f"it alone with `draftsmith report {runs[0]}`"
         )
-    records = [read_run(run) for run in runs]
+    records = [_read(run) for run in runs]
     _write(destination, render_comparison(records))
     return compare_runs(records)
 
 
 def serve(run: Path, *, port: int, tell: Callable[[str], None]) -> None:
     """Show the report of a run on 127.0.0.1, always the newest, until Ctrl-C. Raises ConfigError for a port in use."""
-    live = LivePage(lambda: render_report(read_run(run)), lambda: _fingerprint(run))
+    live = LivePage(lambda: render_report(_read(run)), lambda: _fingerprint(run))
     live.page()  # what is no run is refused before a port is taken
     with open_server(live, port=port) as server:
         tell(f"http://127.0.0.1:{server.server_address[1]}/")
         with suppress(KeyboardInterrupt):
             server.serve_forever()
+
+
+def _read(run: Path) -> RunRecord:
+    return dataclasses.replace(read_run(run), is_held=is_held(run))
 
 
 def _fingerprint(run: Path) -> str:
