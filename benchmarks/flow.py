@@ -30,7 +30,7 @@ BUFFERS: dict[str, Callable[[int], Any]] = {"pages of their own": pages, "malloc
 def hops(num_items: int, num_rounds: int) -> dict[str, Any]:
     """Items that cost nothing through a source, three stages and a consumer: what remains is the flow itself."""
     figures: dict[str, Any] = {}
-    for max_items in (2, 16, 256):
+    for max_items in (2, 8, 16, 256):
         seconds = []
         for _ in range(num_rounds):
             with Pipeline("hops", max_items=max_items) as pipeline:
