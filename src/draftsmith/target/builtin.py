@@ -6,10 +6,12 @@ Both are written once as plain model directories into the user's cache, atomical
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +50,26 @@ def materialise(name: str) -> Path:
     if directory.is_dir() and manifest_problem(directory) is None:
         return directory
     try:
-        with atomic_directory(directory, replace=True) as aside:
-            build(aside)
-            write_manifest(aside, target=name, version=version)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with _alone_in(directory.parent):
+            if manifest_problem(directory) is not None:
+                with atomic_directory(directory, replace=True) as aside:
+                    build(aside)
+                    write_manifest(aside, target=name, version=version)
     except (OSError, SafetensorError) as error:
         raise ModelError(f"built-in target {name} cannot be written to {directory}: {error}") from error
     return directory
+
+
+@contextmanager
+def _alone_in(directory: Path) -> Iterator[None]:
+    """Wait until no other process is inside; the system lets go of it for a process that is killed."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def hub_name(name: str) -> str:
