@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before any import of a hub client: no test may reach the network
 os.environ["COLUMNS"] = "200"
@@ -22,6 +23,7 @@ from draftsmith.training import TrainState, train_step
 from helpers import CONFIGS, chat_row, draftsmith, feature_batch, new_drafter, tiny_config, write_jsonl
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in the background without it
 # The same examples every time: what a change breaks is then what the change broke.
 hypothesis.settings.register_profile("reproducible", derandomize=True, database=None)
 hypothesis.settings.load_profile("reproducible")

@@ -175,12 +175,12 @@ class Held(Exception):  # noqa: N818 - the caller says what it means
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Be the only process inside; the file at `path` names it, and goes with it. Raises Held, at once."""
+def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Be the only process inside; the file at `path` names it, and goes with it. Raises Held, at once, or waits."""
     while True:
         with path.open("a+", encoding="utf-8") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
                 file.seek(0)
                 raise Held(file.read().strip() or "unknown") from None

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import draftsmith.run.launching as launching
+from draftsmith.run.lock import locked
 from draftsmith.training import load_checkpoint
 from helpers import CONFIGS, Finished, draftsmith, running
 
@@ -211,12 +212,12 @@ def test_ranks_end_with_whoever_started_them(settings: list[str], tmp_path: Path
     assert time.monotonic() - began < 5
 
 
-def test_two_runs_in_one_directory_are_refused_also_between_ranks(alone: Path, train: Train, tmp_path: Path) -> None:
+def test_two_runs_in_one_directory_are_refused_also_between_ranks(train: Train, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "theirs.txt").touch()
-    done, _ = train(TWO)
+    with locked(tmp_path / "run"):
+        done, _ = train(TWO)
     assert done.code == 2
-    assert done.err.count("is not an empty directory") == 1
+    assert done.err.count("is in use by another process") == 1
     assert "Traceback" not in done.err
 
 

@@ -6,12 +6,10 @@ Both are written once as plain model directories into the user's cache, atomical
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib.util
 import io
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ from transformers import (
 )
 
 from draftsmith.errors import ModelError
-from draftsmith.files import atomic_directory, manifest_problem, write_manifest
+from draftsmith.files import atomic_directory, locked, manifest_problem, write_manifest
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 HUB_NAMES = {"smollm2-135m": "HuggingFaceTB/SmolLM2-135M-Instruct"}
@@ -51,7 +49,7 @@ def materialise(name: str) -> Path:
         return directory
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        with _alone_in(directory.parent):
+        with locked(directory.with_name(f".{directory.name}.lock"), wait=True):
             if manifest_problem(directory) is not None:
                 with atomic_directory(directory, replace=True) as aside:
                     build(aside)
@@ -59,17 +57,6 @@ def materialise(name: str) -> Path:
     except (OSError, SafetensorError) as error:
         raise ModelError(f"built-in target {name} cannot be written to {directory}: {error}") from error
     return directory
-
-
-@contextmanager
-def _alone_in(directory: Path) -> Iterator[None]:
-    """Wait until no other process is inside; the system lets go of it for a process that is killed."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def hub_name(name: str) -> str:
