@@ -184,7 +184,7 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
             except BlockingIOError:
                 file.seek(0)
                 raise Held(file.read().strip() or "unknown") from None
-            if not path.exists() or path.stat().st_ino != os.fstat(file.fileno()).st_ino:
+            if not _is_at(path, file.fileno()):
                 continue  # its holder has just taken it away
             file.truncate(0)
             file.write(str(os.getpid()))
@@ -194,3 +194,10 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
                 return
             finally:
                 path.unlink(missing_ok=True)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
