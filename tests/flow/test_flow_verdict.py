@@ -38,7 +38,7 @@ def simulate(
         progress = True
         while progress:
             progress = False
-            list(timed.wake(now))
+            list(timed.wake(now, [account.num_waiting for account in timed.accounts]))
             if made is not None and machine.need(0) is Need.NOTHING:
                 timed.admit(made, made.seq, 100, now)
                 free.append((0, 0))

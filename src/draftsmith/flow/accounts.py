@@ -12,7 +12,7 @@ from draftsmith.flow.machine import Machine, Need
 
 
 class Account:
-    """The time of one stage. `switch` is told whenever a worker of it starts or stops waiting, or waits for another."""
+    """The time of one stage. It is told when a worker of it starts or stops waiting, or waits for something else."""
 
     def __init__(self, num_workers: int) -> None:
         self.num_workers = num_workers
@@ -29,17 +29,17 @@ class Account:
         """All workers begin here, free."""
         self._since, self.num_waiting = now, self.num_workers
 
-    def switch(self, now: float, *, busy: int = 0, waiting: int = 0, reason: Need | None = None) -> None:
-        """Add these to the numbers of busy and waiting workers; from now on those who wait do so for `reason`."""
-        if now != self._since:
-            self._settle(now)
+    def switch(self, now: float, *, busy: int = 0, waiting: int = 0) -> None:
+        """Add these to the numbers of busy and waiting workers."""
+        self._settle(now)
         self.num_busy += busy
         self.num_waiting += waiting
-        if reason in (Need.INPUT, Need.ROOM):
-            self._reason = reason
 
-    def waits_for(self, reason: Need) -> bool:
-        return self._reason is reason
+    def wait_for(self, reason: Need, now: float) -> None:
+        """From now on those who wait do so for INPUT, or for ROOM."""
+        if reason is not self._reason:
+            self._settle(now)
+            self._reason = reason
 
     def times(self, now: float) -> tuple[float, float, float]:
         """Seconds busy, starved and blocked, summed over workers, up to now."""

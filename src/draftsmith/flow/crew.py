@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from draftsmith.flow.channel import Work
-from draftsmith.flow.machine import Need
+from draftsmith.flow.machine import NOTHING, OVER, Need
 from draftsmith.flow.timed import TimedMachine
 
 Report = Callable[[float], Any]  # tells the machine, at a time, what came of an attempt
@@ -52,6 +52,7 @@ class Crew:
         self._units_of = units_of
         self._clock = clock
         self._conditions = [threading.Condition(self.lock) for _ in range(len(stages) + 1)]
+        self._asleep = [0] * (len(stages) + 1)  # threads of each stage that wait and have not been told to go on
         self._num_ready = 0
         self._is_open = False
         self._not_ready: BaseException | None = None
@@ -87,11 +88,12 @@ class Crew:
         """
         timed, consumer = self.timed, self.timed.machine.consumer
         with self.lock:
+            now = self._clock()
             if timed.accounts[consumer].num_busy:
-                timed.consumed(self._clock())
-            has_next = self._wait(consumer)
-            item = timed.deliver(self._clock()) if has_next else None
-            self._wake()
+                timed.consumed(now)
+            has_next, now = self._wait(consumer, now)
+            item = timed.deliver(now) if has_next else None
+            self._wake(now)
             if self.aborted is not None:
                 raise self.aborted
             if not has_next:
@@ -101,7 +103,7 @@ class Crew:
     def abort(self, error: BaseException) -> None:
         """The consumer gets this instead of its next item. Under the lock."""
         self.aborted = error
-        self._conditions[-1].notify_all()
+        self._tell(self.timed.machine.consumer, OVER)
 
     def leave(self, stop_s: float) -> list[threading.Thread]:
         """Let running work end and drop everything else; returns the threads that do not end in time.
@@ -143,23 +145,25 @@ class Crew:
 
     def _next_work(self, stage: int, worker: int) -> Work | None:
         """Wait for work; None when there will be none for this worker. Under the lock."""
-        timed, work = self.timed, None
+        timed, work, now = self.timed, None, self._clock()
         if worker not in timed.machine.channels[stage].alive:
-            timed.retire(stage, self._clock())
-        elif self._wait(stage):
-            work = timed.take(stage, worker, self._clock())
-        self._wake()
+            timed.retire(stage, now)
+        else:
+            can_go_on, now = self._wait(stage, now)
+            work = timed.take(stage, worker, now) if can_go_on else None
+        self._wake(now)
         return work
 
-    def _wait(self, stage: int) -> bool:
-        """Wait until `stage` can go on; false if it never will. Under the lock; others hear first what has changed."""
-        need = self.timed.machine.need(stage)
-        if need.waits:
-            self._wake()
-        while need.waits and self.aborted is None:
+    def _wait(self, stage: int, now: float) -> tuple[bool, float]:
+        """Wait until `stage` can go on; false if it never will. And the time then. Under the lock."""
+        while (need := self.timed.machine.need(stage)) is not NOTHING:
+            if need is OVER or self.aborted is not None:
+                return False, now
+            self._asleep[stage] += 1
+            self._wake(now)  # others hear first what has changed
             self._conditions[stage].wait()
-            need = self.timed.machine.need(stage)
-        return need is Need.NOTHING
+            now = self._clock()
+        return True, now
 
     def _attempt(self, stage: int, work: Work) -> Report:
         """One try at one item by a worker of any stage but the source."""
@@ -184,10 +188,11 @@ class Crew:
     def _admit(self, work: Work, item: Any, parts: Sequence[int], units: int, now: float) -> None:
         """Let an item in when its bytes fit; close when nobody wants more. Under the lock."""
         self.timed.want(parts, now)
-        if self._wait(0):
-            self.timed.admit(work, item, units, self._clock())
+        fits, now = self._wait(0, now)
+        if fits:
+            self.timed.admit(work, item, units, now)
         else:
-            self.timed.close(work, self._clock())
+            self.timed.close(work, now)
 
     def _failed(self, stage: int, work: Work, error: BaseException) -> Report:
         try:
@@ -196,13 +201,20 @@ class Crew:
             error, attempts = broken, 1
         return partial(self.timed.fail, stage, work, error, attempts=attempts)
 
-    def _wake(self) -> None:
-        for stage, need in self.timed.wake(self._clock()):
-            if need is Need.NOTHING:
-                self._conditions[stage].notify()
-            else:
-                self._conditions[stage].notify_all()
+    def _wake(self, now: float) -> None:
+        if any(self._asleep):
+            for stage, need in self.timed.wake(now, self._asleep):
+                self._tell(stage, need)
+
+    def _tell(self, stage: int, need: Need) -> None:
+        """One thread of a stage that can go on, or all of them."""
+        if need is NOTHING:
+            self._asleep[stage] -= 1
+            self._conditions[stage].notify()
+        else:
+            self._asleep[stage] = 0
+            self._conditions[stage].notify_all()
 
     def _wake_all(self) -> None:
-        for condition in self._conditions:
-            condition.notify_all()
+        for stage in range(len(self._conditions)):
+            self._tell(stage, OVER)

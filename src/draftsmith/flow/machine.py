@@ -31,9 +31,8 @@ class Need(Enum):
     ROOM = "blocked"
     OVER = "over"
 
-    @property
-    def waits(self) -> bool:
-        return self is Need.INPUT or self is Need.ROOM
+
+NOTHING, INPUT, ROOM, OVER = Need  # looking a member up in its class is slow, and this is asked many times per item
 
 
 @dataclass(frozen=True)
@@ -63,19 +62,19 @@ class Machine:
     def need(self, stage: int) -> Need:
         """What a free worker of `stage` waits for; OVER says that it may go home."""
         if self.left:
-            return Need.OVER
+            return OVER
         if stage == self.consumer:
             return self._need_of_consumer()
         channel = self.channels[stage]
         if self.end is not None and (stage == 0 or channel.settled(self.end)):
-            return Need.OVER
+            return OVER
         if channel.returned:
-            return Need.NOTHING
+            return NOTHING
         if stage == 0:
             return self._need_of_source(channel)
         if self.channels[stage - 1].has_next:
-            return Need.NOTHING if channel.has_room else Need.ROOM
-        return Need.ROOM if self._input_waits_for_credit(stage) else Need.INPUT
+            return NOTHING if channel.has_room else ROOM
+        return ROOM if self._input_waits_for_credit(stage) else INPUT
 
     def take(self, stage: int, worker: int) -> Work:
         """Work for a free worker. Only when `need` is NOTHING; a number given back goes before new ones."""
@@ -161,14 +160,14 @@ class Machine:
     def _need_of_consumer(self) -> Need:
         channel = self.channels[-1]
         if channel.has_next:
-            return Need.NOTHING
+            return NOTHING
         if channel.taken == self.end:
-            return Need.OVER
-        return Need.ROOM if self._input_waits_for_credit(self.consumer) else Need.INPUT
+            return OVER
+        return ROOM if self._input_waits_for_credit(self.consumer) else INPUT
 
     def _need_of_source(self, channel: Channel) -> Need:
         free = channel.has_room if self._wanted is None else self.credit.fits(self._wanted)
-        return Need.NOTHING if free else Need.ROOM
+        return NOTHING if free else ROOM
 
     def _input_waits_for_credit(self, stage: int) -> bool:
         """Nothing is under way to this stage, because what lies behind it holds all credit."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from draftsmith.flow.accounts import Account, FlowStats, stage_stats
 from draftsmith.flow.channel import Work
-from draftsmith.flow.machine import Machine, Need
+from draftsmith.flow.machine import NOTHING, OVER, Machine, Need
 
 
 class TimedMachine:
@@ -86,18 +86,22 @@ class TimedMachine:
         """A worker that was fenced ends; its time does not count any longer."""
         self.accounts[stage].switch(now, waiting=-1)
 
-    def wake(self, now: float) -> Iterator[tuple[int, Need]]:
-        """Stages with free workers that can go on (NOTHING: one of them) or go home (OVER: all of them)."""
-        for stage, account in enumerate(self.accounts):
-            if not account.num_waiting:
+    def wake(self, now: float, asleep: Sequence[int]) -> Iterator[tuple[int, Need]]:
+        """Stages whose workers can go on (NOTHING: one of them) or go home (OVER: all of them), of those that sleep.
+
+        asleep: how many do, by stage.
+        """
+        for stage, count in enumerate(asleep):
+            if not count:
                 continue
             need = self.machine.need(stage)
-            if need is Need.NOTHING or need is Need.OVER:
+            if need is NOTHING:
                 yield stage, need
-                if need is Need.OVER and account.waits_for(Need.ROOM):
-                    account.switch(now, reason=Need.INPUT)
-            elif not account.waits_for(need):
-                account.switch(now, reason=need)
+            elif need is OVER:
+                self.accounts[stage].wait_for(Need.INPUT, now)
+                yield stage, need
+            else:
+                self.accounts[stage].wait_for(need, now)
 
     def stats(self, now: float) -> FlowStats:
         credit, wall_s = self.machine.credit, now - self._started
