@@ -14,6 +14,7 @@ import gguf
 
 from draftsmith.drafter import DrafterShape
 from draftsmith.errors import ExportError
+from draftsmith.export.gguf_reader import GgufReader
 
 PREFIX = "tokenizer.ggml."
 
@@ -55,7 +56,7 @@ class GgufTokenizer:
 def tokenizer_of_gguf(path: Path) -> GgufTokenizer:
     """The tokenizer of a target's GGUF. Raises ExportError if the file has none."""
     try:
-        reader = gguf.GGUFReader(path)
+        reader = GgufReader(path)
         fields = {
             name: (field.contents(), tuple(field.types[:2]))
             for name, field in reader.fields.items()

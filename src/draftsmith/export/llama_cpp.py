@@ -19,6 +19,7 @@ import torch
 from draftsmith.drafter import Drafter, DrafterShape
 from draftsmith.errors import ExportError, ModelError
 from draftsmith.export.directory import refuse_existing
+from draftsmith.export.gguf_reader import GgufReader
 from draftsmith.export.gguf_tokenizer import PREFIX, GgufTokenizer
 from draftsmith.export.tensors import check_tensors, drafter_of, expected_tensors, published_tensors
 from draftsmith.files import atomic_directory
@@ -96,7 +97,7 @@ def tensor_names(shape: DrafterShape) -> dict[str, str]:
 def check_target_gguf(path: Path, shape: DrafterShape) -> None:
     """Raises ModelError naming both values if this target's GGUF is not the one that the drafter was made for."""
     try:
-        fields = {name: f.contents() for name, f in gguf.GGUFReader(path).fields.items() if ".ggml.m" not in name}
+        fields = {name: f.contents() for name, f in GgufReader(path).fields.items() if ".ggml.m" not in name}
         kind = fields["general.architecture"]
         found = {
             "hidden size": (shape.hidden_size, fields[f"{kind}.embedding_length"]),
@@ -156,7 +157,7 @@ def _write(path: Path, shape: DrafterShape, stored: Mapping[str, Stored], tokeni
 
 def _read(path: Path) -> tuple[DrafterShape, dict[str, torch.Tensor]]:
     try:
-        reader = gguf.GGUFReader(path)
+        reader = GgufReader(path)
         fields = {name: field.contents() for name, field in reader.fields.items() if "tokenizer.ggml.t" not in name}
         found = {t.name: torch.from_numpy(gguf.quants.dequantize(t.data, t.tensor_type).copy()) for t in reader.tensors}
     except (OSError, ValueError, KeyError, IndexError) as error:  # what the reader makes of a torn file
