@@ -89,7 +89,7 @@ def opened(config: RunConfig, num_batches: int) -> Iterator[Bench]:
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(config, tokenizer, Path(directory))
         cache = features_on_disk(config, store, target)
-        drafter = new_drafter(config, target, tokenizer, store)
+        drafter = new_drafter(config, target, tokenizer, store).to(target.device)
         state = TrainState.create(drafter, config, store.tokens_seen("train"))
         specs = list(itertools.islice(planned(config, store, plans_of(config, store), state), num_batches))
         yield Bench(config, where, store, target, cache, specs, state)

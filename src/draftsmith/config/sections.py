@@ -212,6 +212,11 @@ class DistributedConfig(Section):
     drafter_devices: tuple[str, ...] = Field(
         default=(), description="One per process of a machine; by default cuda:0, cuda:1, ... or all of them cpu."
     )
+    sharding: Literal["none", "fsdp2"] = Field(
+        default="none",
+        description="fsdp2: each process keeps a part of the drafter, for one that one device cannot hold. With one "
+        "process there is nothing to spread.",
+    )
     max_restarts: int = Field(
         default=3, ge=0, description="Restarts in a row, without a new checkpoint, after one of the processes died."
     )

@@ -7,7 +7,7 @@ is left to agree on is the clock, signals, and the sums of a step.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -49,11 +49,13 @@ def seat_of(environment: Mapping[str, str]) -> Seat | None:
 class Agreement:
     """What all ranks know before a step: seconds on the first rank's clock, a signal that any of them received.
 
-    took_s: by rank, how long it was busy with its own part of the step before.
+    save: whether the first rank wants to save the step before. took_s: by rank, how long it was busy with its own part
+    of that step.
     """
 
     seconds: float
     signal: int | None
+    save: bool = False
     took_s: tuple[float, ...] = ()
 
 
@@ -102,23 +104,23 @@ class Peers:
         if self.leads:
             self.tell(topic, True)
 
-    def agree(self, seconds: float, signal: int | None, *, mark: float, took_s: float) -> Agreement:
+    def agree(self, seconds: float, signal: int | None, *, save: bool, mark: float, took_s: float) -> Agreement:
         """Between two steps. `mark` must be the same on every rank: it tells that they still train the same drafter.
 
         Raises RankError that names the ranks whose mark differs from the first one's.
         """
         if self.size == 1:
-            return Agreement(seconds, signal)
-        table = torch.zeros(4, self.size, dtype=torch.float64)
-        table[:, self.rank] = torch.tensor([seconds, signal or 0, mark, took_s], dtype=torch.float64)
-        clocks, signals, marks, took = self.sum(table).tolist()
+            return Agreement(seconds, signal, save)
+        table = torch.zeros(5, self.size, dtype=torch.float64)
+        table[:, self.rank] = torch.tensor([seconds, signal or 0, save, mark, took_s], dtype=torch.float64)
+        clocks, signals, saves, marks, took = self.sum(table).tolist()
         others = [rank for rank, found in enumerate(marks) if found != marks[0] and marks[0] == marks[0]]
         if others:
             raise RankError(
                 f"ranks {others} have another gradient than rank 0 after the same step ({marks}), so their drafters "
                 "are no longer the same; resume from the last checkpoint, and train on devices of one kind"
             )
-        return Agreement(clocks[0], int(max(signals)) or None, tuple(took))
+        return Agreement(clocks[0], int(max(signals)) or None, bool(saves[0]), tuple(took))
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum over all ranks, in place, the same bits on each."""
@@ -173,12 +175,21 @@ def joined(seat: Seat | None, *, on_gpu: bool, timeout_s: float) -> Iterator[Pee
 
 
 @contextmanager
-def _named(what: str) -> Iterator[None]:
+def _named(what: str, is_loss: Callable[[RuntimeError], bool] = lambda _error: True) -> Iterator[None]:
     """What torch says about a lost connection, as an error of ours."""
     try:
         yield
     except RuntimeError as error:
+        if not is_loss(error):
+            raise
         raise RankError(f"{what}: another rank has ended or hangs ({str(error).splitlines()[0]})") from error
+
+
+@contextmanager
+def lost_rank_named(what: str) -> Iterator[None]:
+    """The same, where torch sends while it computes: errors of computing are let through."""
+    with _named(what, is_loss=lambda error: isinstance(error, dist.DistError) or "/gloo/" in str(error)):
+        yield
 
 
 def _buckets(parameters: Iterable[torch.nn.Parameter]) -> Iterator[list[torch.nn.Parameter]]:

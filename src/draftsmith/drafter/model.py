@@ -109,6 +109,16 @@ class Layer(nn.Module):
         self.post_attention_layernorm = RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
         self.mlp = FeedForward(shape)
 
+    def forward_with_context(
+        self,
+        states_BQH: torch.Tensor,
+        table: Rotary,
+        context_BCH: torch.Tensor,
+        context_table: Rotary,
+        mask: Mask | None,
+    ) -> torch.Tensor:
+        return self.forward(states_BQH, table, self.self_attn.keys_values(context_BCH, context_table), mask)
+
     def forward(self, states_BQH: torch.Tensor, table: Rotary, context: KeysValues, mask: Mask | None) -> torch.Tensor:
         states_BQH = states_BQH + self.self_attn(self.input_layernorm(states_BQH), table, context, mask)
         return states_BQH + self.mlp(self.post_attention_layernorm(states_BQH))  # type: ignore[no-any-return]
@@ -127,9 +137,8 @@ class Drafter(nn.Module):
 
     def context(self, target_hidden_BCX: torch.Tensor, positions_BC: torch.Tensor) -> list[KeysValues]:
         """Keys and values of every layer for the target's hidden states [B, C, K*H] at these positions."""
-        states_BCH = self.hidden_norm(self.fc(target_hidden_BCX.to(self.fc.weight.dtype)))
-        table = rotary(positions_BC, self.shape.head_dim, self.shape.rope_theta)
-        return [layer.self_attn.keys_values(states_BCH, table) for layer in self._layers()]
+        states_BCH, table = self._projected(target_hidden_BCX), self._rotary(positions_BC)
+        return [layer.self_attn.keys_values(states_BCH, table) for layer in self.typed_layers()]
 
     def forward(
         self,
@@ -143,10 +152,25 @@ class Drafter(nn.Module):
         noise_embedding: the target's embeddings of known token and mask tokens. mask: bool [B, 1, Q, C+Q], true where
         a query may look, or the same as a BlockMask; None lets every query see everything.
         """
-        table = rotary(positions_BQ, self.shape.head_dim, self.shape.rope_theta)
+        table = self._rotary(positions_BQ)
         states_BQH = noise_embedding_BQH
-        for layer, keys_values in zip(self._layers(), context, strict=True):
+        for layer, keys_values in zip(self.typed_layers(), context, strict=True):
             states_BQH = layer(states_BQH, table, keys_values, mask)
+        return self.norm(states_BQH)  # type: ignore[no-any-return]
+
+    def forward_with_context(
+        self,
+        target_hidden_BCX: torch.Tensor,
+        positions_BC: torch.Tensor,
+        noise_embedding_BQH: torch.Tensor,
+        positions_BQ: torch.Tensor,
+        mask: Mask | None,
+    ) -> torch.Tensor:
+        """`context` and `forward` in one, so that a pass of training needs each layer's parameters once."""
+        context_BCH, context_table = self._projected(target_hidden_BCX), self._rotary(positions_BC)
+        table, states_BQH = self._rotary(positions_BQ), noise_embedding_BQH
+        for layer in self.typed_layers():
+            states_BQH = layer.forward_with_context(states_BQH, table, context_BCH, context_table, mask)
         return self.norm(states_BQH)  # type: ignore[no-any-return]
 
     def init_weights(self, generator: torch.Generator, *, pass_last_tap: bool = False) -> None:
@@ -166,5 +190,12 @@ class Drafter(nn.Module):
                 self.fc.weight.mul_(0.05)
                 self.fc.weight[:, -hidden:] += torch.eye(hidden, dtype=self.fc.weight.dtype)
 
-    def _layers(self) -> list[Layer]:
+    def typed_layers(self) -> list[Layer]:
+        """The layers, as what they are."""
         return [layer for layer in self.layers if isinstance(layer, Layer)]
+
+    def _projected(self, target_hidden_BCX: torch.Tensor) -> torch.Tensor:
+        return self.hidden_norm(self.fc(target_hidden_BCX.to(self.fc.weight.dtype)))  # type: ignore[no-any-return]
+
+    def _rotary(self, positions_BT: torch.Tensor) -> Rotary:
+        return rotary(positions_BT, self.shape.head_dim, self.shape.rope_theta)

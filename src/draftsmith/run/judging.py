@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Mapping
 
@@ -15,7 +14,7 @@ from draftsmith.observe import Journal, StopRequest
 from draftsmith.run.measuring import decoding_of
 from draftsmith.run.workplace import Workplace
 from draftsmith.target import Target, load_target
-from draftsmith.training import TrainState, best_steps
+from draftsmith.training import TrainState, best_steps, take_part, whole_drafter
 
 MEASURING, MEASURED, ABANDONED = 0.0, 1.0, 2.0  # what the first rank says to the others
 
@@ -46,7 +45,7 @@ class Judge:
         began = time.monotonic()
         if self._work.peers.leads:
             try:
-                measured = self._measure(state.drafter, alive)
+                measured = self._measure(whole_drafter(state), alive)
             except _Abandoned:
                 self._say(ABANDONED)
             else:
@@ -54,6 +53,7 @@ class Judge:
                 self._note(state, measured, time.monotonic() - began)
                 self._say(MEASURED, measured.free_running)
         else:
+            take_part(state, moments=False)
             while (heard := self._say(MEASURING))[0] == MEASURING:
                 alive()
             if heard[0] == MEASURED:
@@ -83,7 +83,7 @@ class Judge:
             raise _Abandoned
         if self._target is None:
             self._target = self._open_target()
-        judged = copy.deepcopy(drafter).requires_grad_(False).to(torch.bfloat16).eval()
+        judged = drafter.requires_grad_(False).to(torch.bfloat16).eval()
         judged = judged.to(self._target.device, self._target.dtype)
 
         def between(_text: str) -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from draftsmith.config import TrainConfig
+from draftsmith.distributed import is_sharded, shared_pass
 from draftsmith.errors import DivergedError, StageError
 from draftsmith.observe import Journal, StopRequest, TrainingView
 from draftsmith.records import BatchSpec
@@ -18,13 +19,22 @@ from draftsmith.run.pace import Pace
 from draftsmith.run.rounds import batches_of, rounds
 from draftsmith.run.workplace import Workplace
 from draftsmith.streams import FeatureStream, feature_stream
-from draftsmith.training import Saver, StepMetrics, TrainState, add_batch, finish_step, take_step
+from draftsmith.training import (
+    Bystander,
+    Saver,
+    StepMetrics,
+    TrainState,
+    add_batch,
+    add_nothing,
+    finish_step,
+    take_step,
+)
 
 FLOW_EVERY = 10  # steps between two reports on the flow in metrics.jsonl
 
 
 def learn(
-    work: Workplace, state: TrainState, saver: Saver | None, journal: Journal, stop: StopRequest
+    work: Workplace, state: TrainState, saver: Saver | Bystander, journal: Journal, stop: StopRequest
 ) -> dict[str, Any]:
     """Train until the budget is spent, acceptance rises no more, or a signal arrives; returns who was slow.
 
@@ -48,17 +58,24 @@ def learn(
             place = turn.place_of(peers.rank)
             item = None if place is None else next(items)
             if not state.pending.num_batches:
-                state.seconds, signal = pace.agree(watch.seconds(), stop.received)
-                if signal is not None:
-                    stop.received = signal
+                agreed = pace.agree(watch.seconds(), stop.received, save=saver.wants(state))
+                state.seconds = agreed.seconds
+                if agreed.signal is not None:
+                    stop.received = agreed.signal
                     break
+                if agreed.save:
+                    saver.save(state)
             share = spent(config.train, state, turn.specs[-1].epochs)
             if share >= 1:
                 break
             log.begin(turn.specs, state.step + 1, share)
-            if item is not None and place is not None:
-                add_batch(state, item, work.target, config, ahead=place)
-                del item  # its memory is free before the next one is asked for
+            last = state.pending.num_batches + len(turn.specs) == config.train.grad_accum
+            with _pass(state, pace, last=last):
+                if item is not None and place is not None:
+                    add_batch(state, item, work.target, config, ahead=place)
+                else:
+                    add_nothing(state)
+            del item  # its memory is free before the next one is asked for
             state.pending.count(turn.specs)
             if state.pending.num_batches == config.train.grad_accum:
                 with pace.together():
@@ -68,11 +85,19 @@ def learn(
                 log.tell(metrics)
                 _watch_out(state, metrics[-1], turn.specs[-1], journal)
                 _measure_if_due(judge, state, saver, stream, watch)
-                if saver is not None:
-                    saver.save_if_due(state)
         log.tell(finish_step(state, config, peers))
         _measure_if_due(judge, state, saver, stream, watch, at_end=True)
         return {**stream.summary(), **pace.summary()}
+
+
+@contextmanager
+def _pass(state: TrainState, pace: Pace, *, last: bool) -> Iterator[None]:
+    """Everybody's own business, unless the drafter is spread over ranks: then they go through it together."""
+    if not is_sharded(state.drafter):
+        yield
+        return
+    with pace.together(), shared_pass(state.drafter, last=last):
+        yield
 
 
 @contextmanager
@@ -126,7 +151,7 @@ class _Stopwatch:
 def _measure_if_due(
     judge: Judge,
     state: TrainState,
-    saver: Saver | None,
+    saver: Saver | Bystander,
     stream: FeatureStream,
     watch: _Stopwatch,
     *,
@@ -134,8 +159,7 @@ def _measure_if_due(
 ) -> None:
     """Save the step that is measured, so that the best one can be kept, and measure it while it is being written."""
     if judge.is_due(state, at_end=at_end):
-        if saver is not None:
-            saver.save(state)
+        saver.save(state)
         watch.take_out(judge.measure(state, stream.alive))
 
 

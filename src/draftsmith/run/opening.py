@@ -201,6 +201,7 @@ def check_something_is_left(config: RunConfig, store: TokenStore, plan: EpochPla
 
 
 def new_drafter(config: RunConfig, target: Target, tokenizer: Any, store: TokenStore) -> Drafter:
+    """A drafter that fits target and store, on the CPU, so that every device starts from the same weights."""
     if store.vocab_size > target.vocab_size:
         raise DataError(
             f"{store.path} was made with {store.vocab_size} token ids, but target {target.name} has "
@@ -223,10 +224,10 @@ def new_drafter(config: RunConfig, target: Target, tokenizer: Any, store: TokenS
         layer_ids=target.layer_ids,
         mask_token_id=mask_token_id,
     )
-    drafter = Drafter(shape)  # on the CPU first, so that every device starts from the same weights
+    drafter = Drafter(shape)
     generator = torch.Generator().manual_seed(int(keyed_generator(config.seed, "init").integers(2**62)))
     drafter.init_weights(generator, pass_last_tap=config.drafter.init == "pass-last-tap")
-    return drafter.to(target.device)
+    return drafter
 
 
 def features_on_disk(

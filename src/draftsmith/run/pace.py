@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from draftsmith.distributed import Peers
+from draftsmith.distributed import Agreement, Peers
 
 NOTABLE = 0.1  # share of the time; what batches of unequal size cost evens out between ranks
 
@@ -24,15 +24,15 @@ class Pace:
         self._took_s = [0.0] * peers.size
         self._slowest_s = 0.0
 
-    def agree(self, seconds: float, signal: int | None) -> tuple[float, int | None]:
-        """Seconds of training and a signal that any rank received, the same on all of them. See Peers.agree."""
+    def agree(self, seconds: float, signal: int | None, *, save: bool) -> Agreement:
+        """What is the same on all ranks before a step. See Peers.agree."""
         took_s = time.monotonic() - self._since - self._together_s
-        agreed = self._peers.agree(seconds, signal, mark=self._mark, took_s=took_s)
+        agreed = self._peers.agree(seconds, signal, save=save, mark=self._mark, took_s=took_s)
         self._since, self._together_s = time.monotonic(), 0.0
         for rank, each in enumerate(agreed.took_s):
             self._took_s[rank] += each
         self._slowest_s += max(agreed.took_s, default=0.0)
-        return agreed.seconds, agreed.signal
+        return agreed
 
     @contextmanager
     def together(self) -> Iterator[None]:

@@ -81,4 +81,6 @@ def tune(config: RunConfig, *, num_batches: int) -> str:
     with tempfile.TemporaryDirectory() as directory, Progress(f"measuring {config.target.model}"):
         store = open_store(config, tokenizer, Path(directory))
         specs = some_batches(list(specs_of(plan_epoch(config, store, epoch=0), store)), num_batches)
-        return probe_devices(config, where, store, specs, lambda target: new_drafter(config, target, tokenizer, store))
+        return probe_devices(
+            config, where, store, specs, lambda target: new_drafter(config, target, tokenizer, store).to(target.device)
+        )

@@ -17,6 +17,7 @@ from draftsmith.run.workplace import Workplace
 from draftsmith.training import (
     Checkpoint,
     TrainState,
+    load_whole,
     moments_sha256,
     newest_checkpoint,
     open_checkpoint,
@@ -114,7 +115,7 @@ def follow(state: TrainState, work: Workplace) -> None:
     elif told["weights_from"] is not None:
         load_weights(Path(told["weights_from"]), state.drafter)
     found = _beginning(state, work)
-    changed = differences({name: told[name] for name in found}, found)
+    changed = differences(work.peers.hear(CONTENT), found)
     if changed:
         raise CheckpointError(
             f"rank {work.peers.rank} does not begin as rank 0 does: {'; '.join(changed)}; all machines must see the "
@@ -123,13 +124,15 @@ def follow(state: TrainState, work: Workplace) -> None:
 
 
 BEGINNING = "beginning"
+CONTENT = "what is there at the beginning"
 
 
 def _tell(begun: Begun, state: TrainState, work: Workplace) -> None:
     if work.peers.size > 1:
         weights_from = None if begun.weights_from is None else str(begun.weights_from)
         where = {"step": begun.step, "is_saved": begun.is_saved, "weights_from": weights_from}
-        work.peers.tell(BEGINNING, {**where, **_beginning(state, work)})
+        work.peers.tell(BEGINNING, where)
+        work.peers.tell(CONTENT, _beginning(state, work))  # hashes of what is spread over ranks need all of them
 
 
 def _beginning(state: TrainState, work: Workplace) -> dict[str, Any]:
@@ -157,7 +160,7 @@ def load_weights(source: Path, drafter: Drafter) -> Path:
         raise CheckpointError(
             f"{checkpoint.directory} holds a drafter of another shape: {'; '.join(changed)}; set drafter.* as there"
         )
-    drafter.load_state_dict(found.state_dict())
+    load_whole(drafter, found.state_dict())
     return checkpoint.directory
 
 

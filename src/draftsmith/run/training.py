@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from draftsmith.config import RunConfig, parse_config
-from draftsmith.distributed import Peers, Seat, joined, seat_of
+from draftsmith.distributed import Peers, Seat, is_sharded, joined, seat_of, shard
 from draftsmith.drafter import Drafter, mask_builder
 from draftsmith.errors import CheckpointError, DraftsmithError, Interrupted, StageError
 from draftsmith.export import export_drafter
@@ -42,7 +42,7 @@ from draftsmith.run.seating import check_seat, seated, set_up_at, uses_gpu
 from draftsmith.run.workplace import Workplace
 from draftsmith.streams import CONSUMER
 from draftsmith.target import load_target, load_tokenizer
-from draftsmith.training import Saver, TrainState, best_steps, open_checkpoint, params_sha256, step_directory
+from draftsmith.training import Bystander, Saver, TrainState, best_steps, open_checkpoint, params_sha256, step_directory
 
 RUN = "run"  # what the first rank tells the others about it
 
@@ -76,7 +76,9 @@ def _follow(peers: Peers) -> None:
     work, state = _open(Path(told["directory"]), config, peers)
     follow(state, work)
     with Journal(None) as journal, StopRequest() as stop:
-        learn(work, state, None, journal, stop)
+        learn(work, state, Bystander(), journal, stop)
+        with stop.shielded():
+            Bystander().save(state)
     if stop.received is not None:
         raise Interrupted(stop.received, f"what was trained is in {work.run}; train with --resume goes on")
 
@@ -160,7 +162,9 @@ def _open(run: Path, config: RunConfig, peers: Peers) -> tuple[Workplace, TrainS
         contract=contract_of(config, store, target, drafter),
         peers=peers,
     )
-    return work, TrainState.create(drafter, config, seen)
+    if config.distributed.sharding == "fsdp2" and peers.size > 1:
+        shard(drafter, drafter.typed_layers(), method="forward_with_context", device=target.device)
+    return work, TrainState.create(drafter.to(target.device), config, seen)
 
 
 def _say_how_it_begins(
@@ -211,7 +215,9 @@ def _train(work: Workplace, state: TrainState, begun: Begun, journal: Journal, s
         try:
             flow = learn(work, state, saver, journal, stop)
         except DraftsmithError as error:
-            if not _cut_a_step(error):
+            if is_sharded(state.drafter):
+                _say_what_is_lost(journal, state, saver)
+            elif not _cut_a_step(error):
                 with stop.shielded(), suppress(CheckpointError):  # what failed first is what people should read
                     _keep(state, work.config, work.run, saver, {})
             _say_what_failed(journal, error)
@@ -223,6 +229,12 @@ def _train(work: Workplace, state: TrainState, begun: Begun, journal: Journal, s
 def _cut_a_step(error: DraftsmithError) -> bool:
     """Whether training itself hung and was interrupted. Other errors come between two steps, where all is whole."""
     return isinstance(error, StageError) and error.stage == CONSUMER
+
+
+def _say_what_is_lost(journal: Journal, state: TrainState, saver: Saver) -> None:
+    """Parts of a drafter can be put together only where all ranks take part, and one has failed."""
+    saved = "its beginning" if saver.saved_step is None else f"step {saver.saved_step:,}"
+    _warn(journal, f"step {state.step:,} cannot be saved, because each rank has a part of it; resume from {saved}")
 
 
 def _say_what_failed(journal: Journal, error: DraftsmithError) -> None:
@@ -261,6 +273,8 @@ def _to_export(state: TrainState, config: RunConfig, run: Path) -> tuple[Drafter
     Raises CheckpointError if the best one is asked for and its checkpoint is not whole.
     """
     best = best_steps(state.acceptance)[0] if state.acceptance else state.step
-    if config.eval.export == "last" or best == state.step:
+    if config.eval.export == "last":
+        best = state.step
+    if best == state.step and not is_sharded(state.drafter):
         return state.drafter, state.step
     return open_checkpoint(step_directory(run, best)).drafter(), best

@@ -7,7 +7,8 @@
         MANIFEST.json          sizes and SHA-256 of the above
     checkpoints/LATEST         a hint for people and scripts; nothing here trusts it
 
-Tensors are whole and named by parameter: nothing depends on devices or ranks. No random state: draws are keyed.
+Tensors are whole and named by parameter: nothing depends on devices, on ranks or on how they share a drafter. What is
+spread over ranks is put together by all of them, a tensor at a time. No random state: draws are keyed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
+from draftsmith.distributed import as_part_of, whole
 from draftsmith.drafter import Drafter, DrafterShape
 from draftsmith.errors import CheckpointError, DraftsmithError, ModelError
 from draftsmith.files import atomic_directory, atomic_write, manifest_problem, write_manifest
@@ -74,6 +76,12 @@ def take_snapshot(state: TrainState, facts: dict[str, Any]) -> Snapshot:
     return Snapshot(state.step, weights, moments, record)
 
 
+def take_part(state: TrainState, *, moments: bool = True) -> None:
+    """On a rank that keeps no copy, while another one does: give parts of a drafter that is spread over ranks."""
+    for tensor in (*state.drafter.state_dict().values(), *(_moments(state).values() if moments else ())):
+        whole(tensor)
+
+
 def write_snapshot(run: Path, snapshot: Snapshot) -> Path:
     """Write checkpoints/step-N aside, sync, rename, point LATEST at it, and read it back. Older checkpoints stay.
 
@@ -115,7 +123,7 @@ class Checkpoint:
     def restore(self, state: TrainState) -> None:
         """Make a new training state the one that was saved."""
         try:
-            state.drafter.load_state_dict(load_file(self.directory / WEIGHTS))
+            load_whole(state.drafter, load_file(self.directory / WEIGHTS))
             _restore_moments(state, load_file(self.directory / MOMENTS))
             state.step = self.step
             for name in COUNTS:
@@ -202,6 +210,22 @@ def load_checkpoint(run: Path) -> tuple[Drafter, dict[str, Any], Path]:
     return checkpoint.drafter(), checkpoint.record, checkpoint.directory
 
 
+def load_whole(drafter: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
+    """Load whole weights, whether the drafter is whole or spread over ranks. Raises RuntimeError if they do not fit."""
+    own = drafter.state_dict()
+    drafter.load_state_dict(
+        {name: as_part_of(tensor, own[name]) if name in own else tensor for name, tensor in weights.items()}
+    )
+
+
+def whole_drafter(state: TrainState) -> Drafter:
+    """A copy of the drafter, on the CPU, where this rank keeps one and the others `take_part` without moments."""
+    drafter, theirs = Drafter(state.drafter.shape), state.drafter.state_dict()
+    for name, tensor in drafter.state_dict().items():
+        tensor.copy_(whole(theirs[name]))
+    return drafter
+
+
 def params_sha256(drafter: torch.nn.Module) -> str:
     """One hash over names, shapes and bytes of all parameters, in order of names."""
     return _sha256(drafter.state_dict())
@@ -216,12 +240,12 @@ def _sha256(tensors: dict[str, torch.Tensor]) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(whole(tensor).detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+    return whole(tensor).detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def _moments(state: TrainState) -> dict[str, torch.Tensor]:
@@ -238,10 +262,12 @@ def _moments(state: TrainState) -> dict[str, torch.Tensor]:
 
 def _restore_moments(state: TrainState, moments: dict[str, torch.Tensor]) -> None:
     names = {parameter: name for name, parameter in state.drafter.named_parameters()}
+    own = dict(state.drafter.named_parameters())
     by_parameter: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in moments.items():
         name, _, kind = key.rpartition("/")
-        by_parameter.setdefault(name, {})[kind] = tensor
+        has_parts = name in own and tensor.shape == own[name].shape  # a count of steps has none
+        by_parameter.setdefault(name, {})[kind] = as_part_of(tensor, own[name]) if has_parts else tensor
     for optimizer in state.optimizers:
         saved = optimizer.state_dict()
         parameters = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]

@@ -12,13 +12,19 @@ from typing import Any
 
 import torch
 
+from draftsmith.distributed import as_part_of, part, whole
+
 MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # steepest at zero; singular values end between about 0.7 and 1.2
 SMALLEST_NORM = 1e-7
 
 
 class Muon(torch.optim.Optimizer):
-    """For matrices only. Iterates in `dtype`; the rate of an A x B matrix is multiplied by sqrt(max(1, A / B))."""
+    """For matrices only. Iterates in `dtype`; the rate of an A x B matrix is multiplied by sqrt(max(1, A / B)).
+
+    Of a matrix that is spread over ranks, each keeps its part of the momentum, gathers what is to be made orthogonal,
+    and moves its part.
+    """
 
     def __init__(
         self,
@@ -48,10 +54,10 @@ class Muon(torch.optim.Optimizer):
             state["momentum_buffer"] = torch.zeros_like(gradient)
         buffer = state["momentum_buffer"].lerp_(gradient, 1 - MOMENTUM)
         ahead = gradient.lerp(buffer, MOMENTUM)  # Nesterov
-        update = nearly_orthogonal(ahead, num_iterations=self._num_iterations, dtype=self._dtype)
+        update = nearly_orthogonal(whole(ahead), num_iterations=self._num_iterations, dtype=self._dtype)
         rows, columns = matrix.shape
-        matrix.mul_(1 - lr * weight_decay)
-        matrix.add_(update, alpha=-lr * math.sqrt(max(1, rows / columns)))
+        part(matrix).mul_(1 - lr * weight_decay)
+        part(matrix).add_(part(as_part_of(update, matrix)), alpha=-lr * math.sqrt(max(1, rows / columns)))
 
 
 def nearly_orthogonal(matrix: torch.Tensor, *, num_iterations: int, dtype: torch.dtype) -> torch.Tensor:

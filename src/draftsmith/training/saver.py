@@ -17,7 +17,14 @@ from draftsmith.errors import CheckpointError
 from draftsmith.files import remove_directory
 from draftsmith.flow import Background
 from draftsmith.observe import Journal
-from draftsmith.training.checkpoint import Snapshot, checkpoint_directories, step_of, take_snapshot, write_snapshot
+from draftsmith.training.checkpoint import (
+    Snapshot,
+    checkpoint_directories,
+    step_of,
+    take_part,
+    take_snapshot,
+    write_snapshot,
+)
 from draftsmith.training.step import TrainState
 
 RETRY_SHARE = 0.25  # of an interval, after a save that failed
@@ -81,22 +88,26 @@ class Saver:
         self._job: _Job | None = None
         self._error = CheckpointError("nothing was saved")
 
-    def save_if_due(self, state: TrainState) -> None:
-        """Call between steps. Raises CheckpointError when saving has failed for two intervals."""
+    @property
+    def saved_step(self) -> int | None:
+        """The newest step that is on disk."""
+        return self._saved_step
+
+    def wants(self, state: TrainState) -> bool:
+        """Call between steps: is this one due? Raises CheckpointError when saving has failed for two intervals."""
         self._collect(wait=False)
-        if self._job is None and self._schedule.due(state.step, self._clock()):
-            self.save(state)
+        is_new = state.step not in (0, self._saved_step)
+        return is_new and self._job is None and self._schedule.due(state.step, self._clock())
 
     def save(self, state: TrainState) -> None:
-        """Save this step beside training, once what is under way is done. A failure is reported and tried again."""
+        """Save this step beside training, once what is under way is done. A failure is reported and tried again.
+
+        Where a drafter is spread over ranks, the others call it too, on their `Bystander`.
+        """
         began = self._clock()
         self._collect(wait=True)
-        if state.step == self._saved_step:
-            return
-        try:
-            self._journal.sync()  # a checkpoint promises the lines up to its step
-        except OSError as error:
-            self._failed(state.step, began, CheckpointError(f"the journal of {self._run} cannot be written: {error}"))
+        if state.step == self._saved_step or not self._has_synced(state.step, began):
+            take_part(state)  # the others cannot know
             return
         snapshot = take_snapshot(state, {**self._facts(state), "journal_bytes": self._journal.num_bytes})
         keep = set(best_steps(state.acceptance)[: self._config.keep_best])
@@ -110,6 +121,15 @@ class Saver:
         self._collect(wait=True)
         if state.step != self._saved_step:
             raise self._error
+
+    def _has_synced(self, step: int, began: float) -> bool:
+        """A checkpoint promises the lines up to its step."""
+        try:
+            self._journal.sync()
+        except OSError as error:
+            self._failed(step, began, CheckpointError(f"the journal of {self._run} cannot be written: {error}"))
+            return False
+        return True
 
     def _write(self, snapshot: Snapshot, keep: set[int]) -> float:
         """In the background; returns the seconds it took."""
@@ -146,6 +166,16 @@ class Saver:
                 "train again with --resume"
             )
         self._alarm(f"step {step} could not be saved ({error}); training goes on, so far {saved} is saved")
+
+
+class Bystander:
+    """Stands where the first rank has its saver: it writes nothing, and gives its part of what is saved."""
+
+    def wants(self, state: TrainState) -> bool:
+        return False
+
+    def save(self, state: TrainState) -> None:
+        take_part(state)
 
 
 def best_steps(acceptance: Mapping[int, float]) -> list[int]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from draftsmith.config import RunConfig, TrainConfig
-from draftsmith.distributed import ALONE, Peers
+from draftsmith.distributed import ALONE, Peers, is_sharded, part, shared_pass
 from draftsmith.drafter import Drafter, draw_blocks, mask_builder, slot_weights
 from draftsmith.records import BatchSpec, FeatureBatch
 from draftsmith.target import DTYPES, Target
@@ -126,9 +126,8 @@ def add_batch(
             block_size=drafter.shape.block_size,
         )
         positions = torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device)[None]
-        context = drafter.context(item.target_hidden, positions)
         embedding = target.embedding(blocks.input_ids_BNK.flatten(1)).float()
-        states = drafter(embedding, blocks.positions_BQ(), context, mask)
+        states = drafter.forward_with_context(item.target_hidden, positions, embedding, blocks.positions_BQ(), mask)
         parts = block_loss(
             states,
             blocks,
@@ -141,6 +140,21 @@ def add_batch(
     figures = BatchFigures.of(parts, num_blocks=blocks.num_blocks, num_tokens=int(batch.attention_mask.sum()))
     state.pending.figures[state.pending.num_batches + ahead] = figures
     return figures
+
+
+def add_nothing(state: TrainState) -> None:
+    """What a rank without a batch does while others have one: a pass over zeros, so that nobody waits for its part.
+
+    Nothing at all where the drafter is whole on every rank.
+    """
+    if not is_sharded(state.drafter):
+        return
+    shape, device = state.drafter.shape, next(state.drafter.parameters()).device
+    hidden_1CX = torch.zeros(1, 1, len(shape.target_layer_ids) * shape.hidden_size, device=device)
+    noise_1QH = torch.zeros(1, 1, shape.hidden_size, device=device)
+    place = torch.zeros(1, 1, dtype=torch.long, device=device)
+    states = state.drafter.forward_with_context(hidden_1CX, place, noise_1QH, place, None)
+    (0.0 * states.sum()).backward()  # type: ignore[no-untyped-call]
 
 
 def take_step(state: TrainState, config: RunConfig, *, progress: float, peers: Peers = ALONE) -> list[StepMetrics]:
@@ -163,7 +177,12 @@ def take_step(state: TrainState, config: RunConfig, *, progress: float, peers: P
 
 def finish_step(state: TrainState, config: RunConfig, peers: Peers = ALONE) -> list[StepMetrics]:
     """Apply what the last batches of training left pending, fewer than `train.grad_accum` of them; else nothing."""
-    return take_step(state, config, progress=1.0, peers=peers) if state.pending.num_batches else []
+    if not state.pending.num_batches:
+        return []
+    if is_sharded(state.drafter):  # no pass was the step's last one, so gradients have not been summed yet
+        with shared_pass(state.drafter, last=True):
+            add_nothing(state)
+    return take_step(state, config, progress=1.0, peers=peers)
 
 
 @dataclass(frozen=True)
@@ -183,11 +202,12 @@ def _apply(
     for each in figures:
         numerator, weight = numerator + each.numerator, weight + each.weight
     weight = max(weight, 1e-9)
-    peers.sum_gradients(state.drafter.parameters())
+    if not is_sharded(state.drafter):
+        peers.sum_gradients(state.drafter.parameters())
     for parameter in state.drafter.parameters():
         if parameter.grad is not None:
             parameter.grad /= weight
-    grad_norm = float(torch.nn.utils.clip_grad_norm_(state.drafter.parameters(), config.clip_norm))
+    grad_norm = _clip(state.drafter, config.clip_norm, peers)
     finding = state.guards.judge(numerator / weight, grad_norm)
     skipped = finding == "not finite" or (finding == "spike" and config.skip_spikes)
     state.is_torn = True
@@ -203,6 +223,16 @@ def _apply(
     state.pending = Pending()
     state.is_torn = False
     return _Applied(grad_norm, skipped, finding == "spike")
+
+
+def _clip(drafter: Drafter, clip_norm: float, peers: Peers) -> float:
+    """Clip gradients to a norm; returns the one they had, the same bits on every rank."""
+    parameters = [parameter for parameter in drafter.parameters() if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm([part(p.grad) for p in parameters if p.grad is not None])
+    if is_sharded(drafter):
+        norm = peers.sum(norm.double().cpu() ** 2).sqrt().to(norm)
+    torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm)
+    return float(norm)
 
 
 def _metrics(figures: BatchFigures, step: int, factor: float, applied: _Applied) -> StepMetrics:
