@@ -6,91 +6,15 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
+from ranks import TWO, Train, assert_close, events_of, happens, hash_of, rows_of
 
-import draftsmith.run.launching as launching
 from draftsmith.run.lock import locked
 from draftsmith.training import load_checkpoint
-from helpers import CONFIGS, Finished, draftsmith, running
-
-TWO = "distributed.num_processes=2"
-RANK = "from draftsmith.run.rank import main; main()"
-# What happens in one rank, once: `marker` tells later starts that it has happened.
-PATCHED = """
-import os, signal
-import draftsmith.run.loop as loop
-marker, original = {marker!r}, loop.add_batch
-def add_batch(state, item, *arguments, **settings):
-    figures = original(state, item, *arguments, **settings)
-    if os.environ["RANK"] == {rank!r} and state.step == {step} and not os.path.exists(marker):
-        open(marker, "w").close()
-        {what}
-    return figures
-loop.add_batch = add_batch
-"""
-Train = Callable[..., tuple[Finished, Path]]
-
-
-@pytest.fixture(autouse=True)
-def P11_nothing_is_left_running() -> Iterator[None]:
-    before = running()
-    yield
-    assert not running() - before
-
-
-@pytest.fixture(scope="module")
-def settings(settings_of_run: list[str]) -> list[str]:
-    return [*settings_of_run, "train.grad_accum=2", "eval.num_prompts=0", "eval.num_timed=0"]
-
-
-@pytest.fixture
-def train(settings: list[str], tmp_path: Path) -> Train:
-    def run(*overrides: object, name: str = "run") -> tuple[Finished, Path]:
-        done = draftsmith("train", CONFIGS / "tiny-cpu.toml", *settings, *overrides, f"run.dir={tmp_path / name}")
-        return done, tmp_path / name
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def alone(settings: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 8 steps in one process. Tests must not change it."""
-    run = tmp_path_factory.mktemp("alone") / "run"
-    done = draftsmith("train", CONFIGS / "tiny-cpu.toml", *settings, f"run.dir={run}")
-    assert done.code == 0, done.err
-    return run
-
-
-def happens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str, *, rank: int, step: int) -> Path:
-    """In this rank, once, after a batch of this step."""
-    marker = tmp_path / "happened"
-    code = PATCHED.format(marker=str(marker), rank=str(rank), step=step, what=what) + RANK
-    monkeypatch.setattr(launching, "COMMAND", (sys.executable, "-c", code))
-    return marker
-
-
-def hash_of(run: Path) -> str:
-    return str(json.loads((run / "summary.json").read_text(encoding="utf-8"))["params_sha256"])
-
-
-def rows_of(run: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [{name: line[name] for name in line if name not in ("time", "flow", "measured_s")} for line in lines]
-
-
-def events_of(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "events.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
-def assert_close(one: Path, other: Path) -> None:
-    first, second = (dict(load_checkpoint(run)[0].named_parameters()) for run in (one, other))
-    for name, parameter in first.items():
-        torch.testing.assert_close(parameter, second[name], rtol=0, atol=1e-5)
+from helpers import CONFIGS, draftsmith
 
 
 def test_P13_two_ranks_train_for_50_steps_what_one_does(settings: list[str], tmp_path: Path) -> None:

@@ -50,9 +50,17 @@ class Pace:
         if self._peers.size == 1 or not self._slowest_s:
             return {}
         waited = [round(max(0.0, 1 - took / self._slowest_s), 4) for took in self._took_s]
-        slowest = waited.index(min(waited))
-        others = (sum(waited) - waited[slowest]) / (self._peers.size - 1)
-        text = f"waiting for each other costs ranks {100 * sum(waited) / len(waited):.0f} % of the time"
-        if others - waited[slowest] >= NOTABLE:
-            text = f"rank {slowest} is slow: the others wait {100 * others:.0f} % of the time; look at its machine"
-        return {"ranks": {"waited": waited, "verdict": text}}
+        return {"ranks": {"waited": waited, "verdict": _verdict(waited)}}
+
+
+def _verdict(waited: list[float]) -> str:
+    """Names the ranks that all others wait for notably longer than for anybody, where they are no more than half."""
+    slow = [rank for rank, each in enumerate(waited) if each - min(waited) < NOTABLE]
+    others = [each for rank, each in enumerate(waited) if rank not in slow]
+    if len(slow) > len(others):
+        return f"waiting for each other costs ranks {100 * sum(waited) / len(waited):.0f} % of the time"
+    who = f"rank {slow[0]} is" if len(slow) == 1 else f"ranks {' and '.join(map(str, slow))} are"
+    wait = 100 * sum(others) / len(others)
+    return (
+        f"{who} slow: the others wait {wait:.0f} % of the time; look at {'its' if len(slow) == 1 else 'their'} machine"
+    )
