@@ -152,7 +152,7 @@ def with_vllm(task: dict[str, Any]) -> dict[str, Any]:
     from vllm.config import set_current_vllm_config
     from vllm.distributed import init_distributed_environment, initialize_model_parallel
     from vllm.engine.arg_utils import EngineArgs
-    from vllm.model_executor.model_loader import get_model
+    from vllm.model_executor.model_loader import get_model_loader
 
     torch.accelerator.empty_cache = lambda: None  # as vLLM's own runner does on a processor
     method = {"method": "dflash", "num_speculative_tokens": task["block_size"] - 1, "model": task["export"]}
@@ -168,7 +168,10 @@ def with_vllm(task: dict[str, Any]) -> dict[str, Any]:
         init_distributed_environment(1, 0, f"file://{task['answer']}.group", 0, "gloo")
         initialize_model_parallel(1, 1)
         draft_config = settings.speculative_config.draft_model_config
-        drafter = get_model(vllm_config=settings, model_config=draft_config)
+        loader = get_model_loader(settings.load_config)
+        torch.set_default_dtype(draft_config.dtype)
+        drafter = loader.create_model(vllm_config=settings, model_config=draft_config)
+        loader.load_weights(drafter, draft_config)  # and no more: with AMX, vLLM would pack matrices and drop them
     shape = draft_config.hf_config
     queries, keys = shape.num_attention_heads * shape.head_dim, shape.num_key_value_heads * shape.head_dim
     tensors: dict[str, torch.Tensor] = {}
