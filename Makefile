@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test long chaos browser interop check format clean
+.PHONY: demo test long chaos browser interop engines check format clean
 
 demo: .venv/demo.stamp
 	$(BIN)/draftsmith demo
@@ -33,6 +33,14 @@ check: .venv/dev.stamp
 interop: .venv/dev.stamp
 	$(BIN)/python -m pytest -rsP -m interop tests/interop
 
+# vLLM's loader and the speculators library, in an environment of their own: 4 GB. `make interop` asks them if it is there.
+engines: .venv-engines/stamp
+.venv-engines/stamp: engines.txt
+	$(PYTHON) -m venv .venv-engines
+	.venv-engines/bin/pip install --quiet --disable-pip-version-check -r engines.txt
+	.venv-engines/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
 format: .venv/dev.stamp
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -58,4 +66,4 @@ format: .venv/dev.stamp
 	touch $@
 
 clean:
-	rm -rf .venv build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-engines build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

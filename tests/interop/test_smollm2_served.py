@@ -20,12 +20,14 @@ from draftsmith.export import read_drafter
 from draftsmith.export.llama_cpp import gguf_file
 from draftsmith.export.llama_server import LlamaServer, Served, llama_server, pooled_length
 from draftsmith.files import short_hash
+from draftsmith.run.verifying import verify
 from draftsmith.target import builtin_gguf, cache_root, load_target
 from helpers import draftsmith
 
 pytestmark = [pytest.mark.interop, pytest.mark.smollm2, pytest.mark.timeout(1800)]
 
 NUM_PROMPTS, NUM_TOKENS = 8, 48
+OTHER_PYTHON = Path(__file__).parents[2] / ".venv-engines" / "bin" / "python"
 # fp32, so that the result does not depend on what bf16 costs here; few rows, learnt well, so that much is accepted.
 RECIPE = """
 seed = 0
@@ -113,3 +115,17 @@ def test_the_served_acceptance_is_ours_on_the_servers_own_tokens(
     print(f"served {served:.3f}, our walk {ours:.3f}, {len(walked)} verifications of {len(prompts)} answers")
     assert ours > 1.1  # accepted now and then, or the comparison is worth nothing
     assert served == pytest.approx(ours, rel=0.03)
+
+
+@pytest.mark.skipif(
+    not OTHER_PYTHON.exists(), reason="vLLM and speculators are not there; `make engines` installs them"
+)
+def test_engines_of_another_environment_read_every_bit(run: Path, tmp_path: Path) -> None:
+    done = draftsmith("export", run, tmp_path / "served", "--format", "speculators")
+    assert done.code == 0, done.err
+    verdicts = {each.reader: each for each in verify(tmp_path / "served", pythons=[OTHER_PYTHON])}
+    for reader in ("speculators", "vLLM", "vLLM from speculators"):
+        print(reader, verdicts[reader])
+        assert verdicts[reader].status == "passed", verdicts[reader].detail
+        assert verdicts[reader].same_tensors
+    assert verdicts["speculators"].same_drafts
