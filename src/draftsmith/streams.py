@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,6 +93,20 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+# Computing workers of a run, one per entry of flow.target_devices; `target` is the trainer's own.
+Workers = Callable[[RunConfig, Target, Topology], Sequence[Callable[[Batch], Handed]]]
+
+
+def workers_here(config: RunConfig, target: Target, where: Topology) -> list[FeatureWorker]:
+    """Threads of this process, each with a target: a twin where a device has the weights already, else loaded once."""
+    here = torch.device(where.drafter_device)
+    loaded = {where.drafter_device: target}
+    for name in where.target_devices:
+        if name not in loaded:
+            loaded[name] = load_target(config.target, device=name)
+    return [FeatureWorker(loaded[name].twin(), here) for name in where.target_devices]
+
+
 @dataclass(frozen=True)
 class FeatureStream:
     """Iterate for features in the order of the plan; `stats` says who is slow."""
@@ -134,6 +148,7 @@ def feature_stream(
     cache: FeatureCache | None,
     *,
     where: Topology,
+    workers: Workers = workers_here,
     on_stall: Callable[[StageError], None] = lambda _error: None,
     on_hang: Callable[[StageError], None] = end_process,
 ) -> Iterator[FeatureStream]:
@@ -156,7 +171,7 @@ def feature_stream(
     ) as pipeline:
         planned = pipeline.source("plan", specs, units_of=lambda spec: spec.num_slots)
         collated = pipeline.stage("collate", [_collator(store, where)], planned)
-        features = _target_stage(pipeline, collated, config, target, cache, where, store)
+        features = _target_stage(pipeline, collated, config, target, cache, where, store, workers)
         handed = iter(features)
         # Now that every worker's thread has its number of threads, and before any of them works.
         torch.set_num_threads(where.drafter_threads)
@@ -219,12 +234,13 @@ def _target_stage(
     cache: FeatureCache | None,
     where: Topology,
     store: TokenStore,
+    computing_workers: Workers,
 ) -> Output[Handed]:
     workers: list[Callable[[Batch], Handed]]
     if cache is not None and cache.is_complete:
         workers, name, advice = [CacheReader(cache, target)], "cache", "keep the cache on a faster disk"
     else:
-        computing, name, advice = _feature_workers(config, target, where), "target", TARGET_IS_SLOW
+        computing, name, advice = computing_workers(config, target, where), "target", TARGET_IS_SLOW
         workers = [*computing]
         if cache is not None:
             collate = functools.partial(data.collate, store)
@@ -238,13 +254,3 @@ def _target_stage(
         begin=functools.partial(_compute_with, where.target_threads),
         advice=advice,
     )
-
-
-def _feature_workers(config: RunConfig, target: Target, where: Topology) -> list[FeatureWorker]:
-    """One target per entry: twins where a device has the weights already, else loaded there once."""
-    here = torch.device(where.drafter_device)
-    loaded = {where.drafter_device: target}
-    for name in where.target_devices:
-        if name not in loaded:
-            loaded[name] = load_target(config.target, device=name)
-    return [FeatureWorker(loaded[name].twin(), here) for name in where.target_devices]

@@ -222,6 +222,18 @@ class DistributedConfig(Section):
     )
 
 
+class RayConfig(Section):
+    """Where Ray is, with runtime=ray, and how long it may take; hidden states have flow.watchdog_s."""
+
+    address: str | None = Field(
+        default=None,
+        pattern=r"^[^/\s]+:\d+$",
+        description="host:port of a cluster that runs; by default a Ray of our own on this machine.",
+    )
+    placing_s: float = Field(default=120.0, gt=0, le=1e6, description="Seconds until all processes have a place.")
+    loading_s: float = Field(default=1800.0, gt=0, le=1e6, description="Seconds until a target is loaded.")
+
+
 class CheckpointConfig(Section):
     """When training is saved, and what is kept. The last step is always saved."""
 
@@ -310,6 +322,9 @@ class RunConfig(Section):
     num_threads: int | None = Field(
         default=None, ge=1, le=1024, description="Intra-op threads on CPU; by default all cores."
     )
+    runtime: Literal["local", "ray"] = Field(
+        default="local", description="Processes of this machine, or actors on the machines of a Ray cluster."
+    )
     run: RunSection = RunSection()
     target: TargetConfig
     data: DataConfig
@@ -318,6 +333,7 @@ class RunConfig(Section):
     train: TrainConfig
     flow: FlowConfig = FlowConfig()
     distributed: DistributedConfig = DistributedConfig()
+    ray: RayConfig = RayConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
     observe: ObserveConfig = ObserveConfig()

@@ -1,13 +1,15 @@
-"""Processes of one run on this machine: started together, ended together, none of them outlives us.
+"""The ranks of one run: started together, ended together, none of them outlives us.
 
-A rank is started with the environment that torchrun would give it. It reads one line of JSON from its standard input
-and then holds on to it: when we are gone, however we ended, the input closes and the rank ends. What it answers at its
-end, one line of JSON, goes to its standard output; whatever else it prints goes to standard error. The store through
-which ranks find each other listens on 127.0.0.1, and so do their connections.
+A rank is started with the environment that torchrun would give it; here as a process of this machine, in actors.py
+elsewhere. The process reads one line of JSON from its standard input and then holds on to it: when we are gone, however
+we ended, the input closes and the rank ends. What it answers at its end, one line of JSON, goes to its standard output;
+whatever else it prints goes to standard error. The store through which ranks find each other listens on 127.0.0.1, and
+so do their connections.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import queue
@@ -18,10 +20,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from torch._C._distributed_c10d import Store, TCPStore
 
@@ -42,35 +44,80 @@ class Ended:
 
 @dataclass(frozen=True)
 class RankEnd:
-    """How a rank ended. code: its exit code, minus the number of the signal that killed it. answer: what it said."""
+    """How a rank ended. code: its exit code, minus the number of the signal that killed it. answer: what it said.
+
+    lost: why it is gone, where that is known but no signal is.
+    """
 
     rank: int
     code: int
     answer: Mapping[str, Any] | None
+    lost: str = ""
 
     @property
     def how(self) -> str:
         by_signal = f"was killed by {signal.Signals(-self.code).name}" if self.code < 0 else ""
-        return f"rank {self.rank} {by_signal or f'ended with exit code {self.code}'}"
+        return f"rank {self.rank} {self.lost or by_signal or f'ended with exit code {self.code}'}"
 
 
-def run_ranks(command: Sequence[str], word: Mapping[str, Any], num_ranks: int) -> Ended:
-    """Run `command` once per rank, with `word` on its input, until all have ended.
+class Rank(Protocol):
+    """A rank as its starter sees it."""
+
+    def kill(self) -> None: ...
+
+    def send_signal(self, number: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where ranks find each other; it lives with their starter, so that it outlives any of them."""
+
+    host: str
+    port: int
+    store: Store = field(repr=False)
+
+    @staticmethod
+    def opened(host: str) -> Meeting:
+        """Listens on this address of this machine, at any port."""
+        listening = socket.create_server((host, 0))
+        port = int(listening.getsockname()[1])
+        store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
+        return Meeting(host, port, store)
+
+    def environment(self, rank: int, num_ranks: int) -> dict[str, str]:
+        """What torchrun would tell a rank, the places on its machine left out."""
+        return {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(num_ranks),
+            "MASTER_ADDR": self.host,
+            "MASTER_PORT": str(self.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is not the first rank's to open
+        }
+
+
+Ends = queue.SimpleQueue[RankEnd]
+# Starts one rank with an environment; its end is put into the queue. Leaving the context ends it.
+Start = Callable[[int, Mapping[str, str], Ends], AbstractContextManager[Rank]]
+
+
+def run_ranks(start: Start, num_ranks: int, *, meet: Meeting | None = None) -> Ended:
+    """Run that many ranks until all have ended. meet: where they find each other; by default on this machine.
 
     When one was killed the others are killed too: they could only wait for it. When one ended with an error of its own
     the first rank has a minute to save. SIGINT and SIGTERM are handed on to every rank.
     """
-    ends: queue.SimpleQueue[RankEnd] = queue.SimpleQueue()
+    ends: Ends = queue.SimpleQueue()
     with ExitStack() as stack:
-        store, port = _open_store()
-        ranks = [
-            stack.enter_context(_rank(command, word, _environment(rank, num_ranks, port), rank, ends))
-            for rank in range(num_ranks)
-        ]
+        meet = meet or Meeting.opened(LOOPBACK)
+        ranks = [stack.enter_context(start(rank, meet.environment(rank, num_ranks), ends)) for rank in range(num_ranks)]
         with _handed_on(ranks) as received:
             ended = _until_all_ended(ranks, ends)
-        del store
     return Ended(ended, received[0] if received else None)
+
+
+def processes(command: Sequence[str], word: Mapping[str, Any]) -> Start:
+    """Ranks that run `command` on this machine, with `word` on its input."""
+    return functools.partial(_rank, command, word)
 
 
 @contextmanager
@@ -89,43 +136,20 @@ def answering() -> Iterator[tuple[dict[str, Any], Callable[[Mapping[str, Any]], 
     answers.close()
 
 
-def _open_store() -> tuple[Store, int]:
-    """Where ranks find each other; it lives here, so that it outlives any of them."""
-    listening = socket.create_server((LOOPBACK, 0))
-    port = int(listening.getsockname()[1])
-    return TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()), port
-
-
-def _environment(rank: int, num_ranks: int, port: int) -> dict[str, str]:
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(num_ranks),
-        "LOCAL_WORLD_SIZE": str(num_ranks),
-        "MASTER_ADDR": LOOPBACK,
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is not the first rank's to open
-        "GLOO_SOCKET_IFNAME": LOOPBACK_INTERFACE,
-        "NCCL_SOCKET_IFNAME": LOOPBACK_INTERFACE,
-    }
-
-
 @contextmanager
 def _rank(
     command: Sequence[str],
     word: Mapping[str, Any],
-    environment: Mapping[str, str],
     rank: int,
-    ends: queue.SimpleQueue[RankEnd],
+    environment: Mapping[str, str],
+    ends: Ends,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A running rank. Leaving kills it if it has not ended."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=dict(environment),
+        env={**os.environ, **environment, **_on_this_machine(environment)},
         start_new_session=True,  # Ctrl-C in a terminal is for us; we hand it on
     )
     waiting = threading.Thread(target=_wait_for, args=(process, rank, ends), name=f"rank {rank}", daemon=True)
@@ -146,7 +170,17 @@ def _rank(
             pipe.close()
 
 
-def _wait_for(process: subprocess.Popen[bytes], rank: int, ends: queue.SimpleQueue[RankEnd]) -> None:
+def _on_this_machine(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
+        "LOCAL_RANK": environment["RANK"],
+        "LOCAL_WORLD_SIZE": environment["WORLD_SIZE"],
+        "GLOO_SOCKET_IFNAME": LOOPBACK_INTERFACE,
+        "NCCL_SOCKET_IFNAME": LOOPBACK_INTERFACE,
+    }
+
+
+def _wait_for(process: subprocess.Popen[bytes], rank: int, ends: Ends) -> None:
     assert process.stdout is not None
     said = process.stdout.read()
     code = process.wait()
@@ -157,15 +191,15 @@ def _wait_for(process: subprocess.Popen[bytes], rank: int, ends: queue.SimpleQue
     ends.put(RankEnd(rank, code, answer))
 
 
-def _until_all_ended(ranks: Sequence[subprocess.Popen[bytes]], ends: queue.SimpleQueue[RankEnd]) -> list[RankEnd]:
+def _until_all_ended(ranks: Sequence[Rank], ends: Ends) -> list[RankEnd]:
     ended: list[RankEnd] = []
     deadline: float | None = None
     while len(ended) < len(ranks):
         try:
             ended.append(ends.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic())))
         except queue.Empty:
-            for process in ranks:
-                process.kill()
+            for rank in ranks:
+                rank.kill()
             deadline = None
             continue
         if deadline is None and ended[-1].code not in TOGETHER:
@@ -180,14 +214,14 @@ def _patience(end: RankEnd) -> float:
 
 
 @contextmanager
-def _handed_on(ranks: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
+def _handed_on(ranks: Sequence[Rank]) -> Iterator[list[int]]:
     """While active, what asks us to stop asks every rank; it is noted in what is yielded."""
     received: list[int] = []
 
     def hand_on(number: int, _frame: FrameType | None) -> None:
         received.append(number)
-        for process in ranks:
-            process.send_signal(number)
+        for rank in ranks:
+            rank.send_signal(number)
 
     before = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

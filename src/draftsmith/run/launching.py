@@ -1,14 +1,15 @@
-"""Starting the ranks of a run on this machine, and starting them again when one died."""
+"""Starting the ranks of a run, here on this machine, and starting them again when one died."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from draftsmith import errors
 from draftsmith.config import RunConfig
-from draftsmith.distributed import Ended, run_ranks
+from draftsmith.distributed import Ended, processes, run_ranks
 from draftsmith.errors import DraftsmithError, Interrupted, RankError
 from draftsmith.observe import Progress
 from draftsmith.run.directory import directory_of, read_json
@@ -30,12 +31,18 @@ def launch(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, A
     num_ranks = config.distributed.num_processes
     check_machine(config, num_ranks)
     check_step(config, num_ranks)
+    return until_trained(config, lambda word: run_ranks(processes(COMMAND, word), num_ranks), name=name, resume=resume)
+
+
+def until_trained(
+    config: RunConfig, ranks: Callable[[Mapping[str, Any]], Ended], *, name: str, resume: bool
+) -> dict[str, Any]:
+    """Run all ranks, each of which is told a word, again and again until they have trained; the law of `launch`."""
     run, deaths = directory_of(config, name), 0
     config = config.model_copy(update={"run": config.run.model_copy(update={"dir": run})})
     while True:
         saved = _newest_step(run)
-        word = {"config": config.model_dump(mode="json"), "name": name, "resume": resume}
-        ended = run_ranks(COMMAND, word, num_ranks)
+        ended = ranks({"config": config.model_dump(mode="json"), "name": name, "resume": resume})
         if all(end.code == 0 for end in ended.ranks):
             return read_json(run / "summary.json")
         _raise_unless_one_died(ended, run)

@@ -48,7 +48,14 @@ def learn(
     specs, on_stall = batches_of(peers.rank, planned), functools.partial(_journal_stall, journal)
     with (
         feature_stream(
-            specs, config, work.store, work.target, work.cache, where=work.where, on_stall=on_stall
+            specs,
+            config,
+            work.store,
+            work.target,
+            work.cache,
+            where=work.where,
+            workers=work.workers,
+            on_stall=on_stall,
         ) as stream,
         _shown(work, stream, journal),
     ):

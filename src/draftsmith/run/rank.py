@@ -1,18 +1,21 @@
-"""One rank of a run that was started by `launching`: trains, and answers how it ended."""
+"""One rank of a run that was started by `launching` or `on_ray`: trains, and answers how it ended."""
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from draftsmith.config import parse_config
 from draftsmith.distributed import answering
 from draftsmith.errors import DraftsmithError, Interrupted, RankError
 from draftsmith.run.launching import CAN_BE_MENDED, LOST_A_RANK
+from draftsmith.run.on_ray import workers_elsewhere
 from draftsmith.run.training import train
+from draftsmith.streams import Workers, workers_here
 
 
 def main() -> None:
@@ -24,9 +27,18 @@ def main() -> None:
     os._exit(code)  # connections to ranks that are gone would have to time out
 
 
-def _train(word: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], None]) -> int:
+def train_in_actor(word: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], None], actors: Sequence[Any]) -> int:
+    """The same in an actor of Ray, with targets in others. Returns the exit code that the process would have."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    return _train(word, answer, functools.partial(workers_elsewhere, actors))
+
+
+def _train(
+    word: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], None], workers: Workers = workers_here
+) -> int:
     try:
-        train(parse_config(word["config"]), name=word["name"], resume=word["resume"])
+        train(parse_config(word["config"]), name=word["name"], resume=word["resume"], workers=workers)
     except DraftsmithError as error:
         answer({"error": type(error).__name__, "text": str(error)})
         return LOST_A_RANK if isinstance(error, RankError) else CAN_BE_MENDED

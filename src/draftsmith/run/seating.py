@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from draftsmith.config import RunConfig
@@ -18,6 +20,24 @@ def seated(config: RunConfig, seat: Seat) -> RunConfig:
 
     Target devices are dealt out in order, as many to each; threads that are not given are the cores shared out.
     """
+    if config.runtime == "ray":
+        return _on_ray(_dealt(config, Seat(seat.rank, seat.size, seat.rank, seat.size)))
+    return _dealt(config, seat)
+
+
+def _on_ray(config: RunConfig) -> RunConfig:
+    """Of all GPUs an actor sees its own, which is the first one there."""
+    flow = config.flow
+    own: dict[str, Any] = {"target_devices": tuple(map(_kind, flow.target_devices))}
+    own |= {} if flow.drafter_device is None else {"drafter_device": _kind(flow.drafter_device)}
+    return config.model_copy(update={"device": _kind(config.device), "flow": flow.model_copy(update=own)})
+
+
+def _kind(device: str) -> str:
+    return "cuda" if _is_gpu(device) else device
+
+
+def _dealt(config: RunConfig, seat: Seat) -> RunConfig:
     if seat.num_local == 1 and not config.distributed.drafter_devices:
         return config
     devices, num = config.flow.target_devices, seat.num_local
@@ -66,10 +86,10 @@ def check_machine(config: RunConfig, num_processes: int) -> None:
 
 def check_seat(config: RunConfig, seat: Seat) -> None:
     """Raises ConfigError for settings that several ranks cannot have."""
-    wanted = config.distributed.num_processes
-    if wanted > 1 and wanted != seat.num_local:
+    wanted, there = config.distributed.num_processes, seat.size if config.runtime == "ray" else seat.num_local
+    if wanted > 1 and wanted != there:
         raise ConfigError(
-            f"distributed.num_processes is {wanted}, but {seat.num_local} were started on this machine; leave it out "
+            f"distributed.num_processes is {wanted}, but {there} were started on this machine; leave it out "
             "where torchrun starts them"
         )
     if seat.size > 1 and config.target.cache == "first-epoch":

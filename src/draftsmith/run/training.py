@@ -15,7 +15,7 @@ import numpy as np
 from draftsmith.config import RunConfig, parse_config
 from draftsmith.distributed import Peers, Seat, is_sharded, joined, seat_of, shard
 from draftsmith.drafter import Drafter, mask_builder
-from draftsmith.errors import CheckpointError, DraftsmithError, Interrupted, StageError
+from draftsmith.errors import CheckpointError, ConfigError, DraftsmithError, Interrupted, StageError
 from draftsmith.export import export_drafter
 from draftsmith.flow import Background
 from draftsmith.observe import Journal, Progress, StopRequest, check_sinks, open_sinks, silenced
@@ -25,6 +25,7 @@ from draftsmith.run.exporting import card_of
 from draftsmith.run.launching import launch
 from draftsmith.run.loop import learn, spent
 from draftsmith.run.measuring import evaluate
+from draftsmith.run.on_ray import launch_on_ray, resume_command
 from draftsmith.run.opening import (
     check_something_is_left,
     features_on_disk,
@@ -40,21 +41,27 @@ from draftsmith.run.resuming import Begun, begin, facts_of, follow
 from draftsmith.run.rounds import check_epoch, check_step
 from draftsmith.run.seating import check_seat, seated, set_up_at, uses_gpu
 from draftsmith.run.workplace import Workplace
-from draftsmith.streams import CONSUMER
+from draftsmith.streams import CONSUMER, Workers, workers_here
 from draftsmith.target import load_target, load_tokenizer
 from draftsmith.training import Bystander, Saver, TrainState, best_steps, open_checkpoint, params_sha256, step_directory
 
 RUN = "run"  # what the first rank tells the others about it
 
 
-def train(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, Any] | None:
+def train(
+    config: RunConfig, *, name: str, resume: bool = False, workers: Workers = workers_here
+) -> dict[str, Any] | None:
     """Train, save, export, measure; returns what summary.json holds, None on a rank that does not lead.
 
-    A run directory that holds an unfinished run is gone on with; `resume` insists on that. Raises Interrupted if a
-    signal ended it early.
+    A run directory that holds an unfinished run is gone on with; `resume` insists on that. `workers` compute the hidden
+    states. Raises Interrupted if a signal ended it early.
     """
     check_sinks(config.observe.sinks)
     seat = seat_of(os.environ)
+    if config.runtime == "ray" and workers is workers_here:
+        if seat is not None:
+            raise ConfigError("runtime=ray starts its processes itself; start train without torchrun")
+        return launch_on_ray(config, name=name, resume=resume)
     if seat is None and config.distributed.num_processes > 1:
         return launch(config, name=name, resume=resume)
     seat = seat or Seat()
@@ -62,18 +69,18 @@ def train(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, An
     check_step(config, seat.size)
     with joined(seat, on_gpu=uses_gpu(config, seat), timeout_s=2 * config.flow.watchdog_s) as peers:
         if peers.leads:
-            return _lead(config, peers, name=name, resume=resume)
+            return _lead(config, peers, workers, name=name, resume=resume)
         with silenced():
-            _follow(peers)
+            _follow(peers, workers)
         return None
 
 
-def _follow(peers: Peers) -> None:
+def _follow(peers: Peers, workers: Workers) -> None:
     """Take part in what the first rank does, until training ends."""
     told = peers.hear(RUN)
     config = parse_config(told["config"])
     set_up_at(config, peers.seat)
-    work, state = _open(Path(told["directory"]), config, peers)
+    work, state = _open(Path(told["directory"]), config, peers, workers)
     follow(state, work)
     with Journal(None) as journal, StopRequest() as stop:
         learn(work, state, Bystander(), journal, stop)
@@ -83,20 +90,22 @@ def _follow(peers: Peers) -> None:
         raise Interrupted(stop.received, f"what was trained is in {work.run}; train with --resume goes on")
 
 
-def _lead(config: RunConfig, peers: Peers, *, name: str, resume: bool) -> dict[str, Any]:
+def _lead(config: RunConfig, peers: Peers, workers: Workers, *, name: str, resume: bool) -> dict[str, Any]:
     """Everything that happens once, and training."""
     config = set_up_at(as_settled_before(config), peers.seat)
     with claimed(config, name, resume=resume) as claim:
         peers.tell(RUN, {"directory": str(claim.run.absolute()), "config": config.model_dump(mode="json")})
         with discarded_on_failure(claim):
             changed = write_settings(claim.run, config)
-            work, state = _open(claim.run, config, peers)
+            work, state = _open(claim.run, config, peers, workers)
             begun = begin(claim, state, work)
         with (
             reported(claim.run),
             Journal(claim.run, keep_bytes=begun.keep_bytes) as journal,
             _told_to_sinks(claim.run, config, journal),
         ):
+            if config.runtime == "ray":
+                journal.event("on_ray", goes_on_with=resume_command(claim.run))
             _say_how_it_begins(journal, claim, work, state, begun, changed)
             with StopRequest() as stop:
                 summary = _train(work, state, begun, journal, stop)
@@ -131,7 +140,7 @@ def _warn(journal: Journal, text: str) -> None:
     Progress("warning").note(text)
 
 
-def _open(run: Path, config: RunConfig, peers: Peers) -> tuple[Workplace, TrainState]:
+def _open(run: Path, config: RunConfig, peers: Peers, workers: Workers) -> tuple[Workplace, TrainState]:
     """Load and check everything; what would fail at the first step fails here."""
     config = seated(config, peers.seat)
     with Progress(f"loading {config.target.model} and its conversations"):
@@ -158,6 +167,7 @@ def _open(run: Path, config: RunConfig, peers: Peers) -> tuple[Workplace, TrainS
         target=target,
         cache=cache,
         where=where,
+        workers=workers,
         prompts=prompts,
         contract=contract_of(config, store, target, drafter),
         peers=peers,

@@ -10,7 +10,7 @@ from draftsmith.config import RunConfig
 from draftsmith.data import TokenStore
 from draftsmith.distributed import Peers
 from draftsmith.run.opening import Plans, PromptSets
-from draftsmith.streams import Topology
+from draftsmith.streams import Topology, Workers
 from draftsmith.target import FeatureCache, Target
 
 
@@ -28,6 +28,7 @@ class Workplace:
     target: Target = field(repr=False)
     cache: FeatureCache | None
     where: Topology
+    workers: Workers = field(repr=False)
     prompts: PromptSets = field(repr=False)
     contract: dict[str, Any] = field(repr=False)
     peers: Peers

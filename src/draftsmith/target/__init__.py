@@ -17,6 +17,7 @@ from draftsmith.target.model import (
     resolve_device,
     resolve_target,
 )
+from draftsmith.target.remote import RemoteWorker, serve_target
 from draftsmith.target.sampling import GREEDY, Sampling, choose, draw, most_likely, probabilities, streams
 from draftsmith.target.worker import (
     CacheReader,
@@ -37,6 +38,7 @@ __all__ = [
     "Handed",
     "PositionCache",
     "RecordingWorker",
+    "RemoteWorker",
     "Sampling",
     "Target",
     "attempts_at",
@@ -59,5 +61,6 @@ __all__ = [
     "resolve_mask_token_id",
     "resolve_target",
     "samples_of",
+    "serve_target",
     "streams",
 ]

@@ -86,7 +86,11 @@ class RecordingWorker:
     """
 
     def __init__(
-        self, compute: FeatureWorker, cache: FeatureCache, target: Target, collate: Callable[[BatchSpec], Batch]
+        self,
+        compute: Callable[[Batch], Handed],
+        cache: FeatureCache,
+        target: Target,
+        collate: Callable[[BatchSpec], Batch],
     ) -> None:
         self._compute = compute
         self._cache = cache

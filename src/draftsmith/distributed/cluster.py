@@ -1,0 +1,196 @@
+"""Ray, for as long as a block lasts: one of our own on this machine, or a cluster that runs already.
+
+Our own asks for a token, listens on 127.0.0.1 alone, has no dashboard, tells nobody that it is used, and leaves nothing
+behind, however we end.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from draftsmith.distributed import janitor
+from draftsmith.distributed.ranks import LOOPBACK
+from draftsmith.errors import ConfigError
+
+SHARED_MEMORY = Path("/dev/shm")
+LEAST_STORE_BYTES = 128 << 20  # beside results: messages, and what is not given back this very moment
+ANSWER_S = 5.0  # for a cluster to accept a connection
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # the preface of HTTP/2, and empty settings
+SETTINGS = 4  # the kind of frame that a server greets with
+QUIET = {"log_to_driver": False, "logging_level": "critical"}  # ranks and errors speak for themselves
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What Ray may use of one machine. store_bytes: of its object store."""
+
+    name: str
+    cpus: float
+    gpus: float
+    store_bytes: int
+
+
+def store_bytes_for(budget_bytes: int, num_budgets: int) -> int:
+    """Bytes of an object store that holds the waiting results of so many ranks; a quarter goes to fragments."""
+    return LEAST_STORE_BYTES + num_budgets * budget_bytes * 5 // 4
+
+
+def budget_bytes_in(store_bytes: int, num_budgets: int) -> int:
+    """The largest budget of each rank that fits; below 1 if none does."""
+    return (store_bytes - LEAST_STORE_BYTES) * 4 // (5 * num_budgets)
+
+
+def shared_bytes() -> int:
+    """Bytes that an object store of our own may have. Where Ray finds fewer it would silently use a disk."""
+    place = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
+    return shutil.disk_usage(place).free
+
+
+def require_ray() -> None:
+    """Raises ConfigError if Ray is not installed."""
+    if find_spec("ray") is None:
+        raise ConfigError("runtime=ray needs Ray, which is not installed: pip install 'draftsmith[ray]'")
+
+
+@contextmanager
+def own_ray(*, cpus: float, gpus: float, store_bytes: int) -> Iterator[None]:
+    """A Ray of this process on this machine. Raises ConfigError if it cannot start here."""
+    os.environ["RAY_AUTH_MODE"] = "token"  # read once, when Ray is imported
+    import ray
+    from ray._private import ray_constants
+
+    with _scratch_directory() as scratch, _signals_kept():
+        token = scratch / "token"
+        with os.fdopen(os.open(token, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+            file.write(_token())
+        with _environment(RAY_AUTH_TOKEN_PATH=str(token), RAY_USAGE_STATS_ENABLED="0"):
+            was, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False  # that is: on loopback
+            try:
+                ray.init(
+                    address="local",
+                    num_cpus=cpus,
+                    num_gpus=gpus,
+                    object_store_memory=store_bytes,
+                    include_dashboard=False,
+                    _temp_dir=str(scratch),
+                    **QUIET,
+                )
+                if ray.util.get_node_ip_address() != LOOPBACK:
+                    raise ConfigError(f"Ray {ray.__version__} listens on more than {LOOPBACK}; use the version we pin")
+                yield
+            except (OSError, RuntimeError, ValueError) as error:
+                if ray.is_initialized():
+                    raise
+                raise ConfigError(f"Ray does not start on this machine: {_first_line(error)}") from error
+            finally:
+                ray_constants.ENABLE_RAY_CLUSTER = was
+                ray.shutdown()
+
+
+@contextmanager
+def ray_at(address: str) -> Iterator[Sequence[Machine]]:
+    """The cluster at host:port, and its machines. Raises ConfigError within 15 s if it does not answer."""
+    _probe(address)
+    os.environ.setdefault("RAY_AUTH_MODE", "token")  # read once, when Ray is imported
+    import ray
+
+    with _signals_kept(), _environment(RAY_USAGE_STATS_ENABLED="0"):
+        try:
+            ray.init(address=address, **QUIET)
+            machines = [_machine(node) for node in ray.nodes() if node["Alive"]]
+        except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            ray.shutdown()
+            raise ConfigError(
+                f"ray.address is {address!r}, which cannot be joined: {_first_line(error)}; start train on a machine "
+                "of the cluster, with its token in RAY_AUTH_TOKEN_PATH"
+            ) from error
+        try:
+            yield machines
+        finally:
+            ray.shutdown()
+
+
+def _machine(node: Mapping[str, Any]) -> Machine:
+    has = node["Resources"]
+    store = int(has.get("object_store_memory", 0))
+    return Machine(node["NodeManagerHostname"], has.get("CPU", 0.0), has.get("GPU", 0.0), store)
+
+
+def _probe(address: str) -> None:
+    """Greet as gRPC does; Ray itself would try for minutes. Raises ConfigError if no greeting comes back."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=ANSWER_S) as connection:
+            connection.sendall(GREETING)
+            answer = connection.recv(9)
+        if answer[3:4] != bytes([SETTINGS]):
+            raise OSError("what answers is not Ray")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"ray.address is {address!r}, where Ray does not answer ({_first_line(error)}); it is the host:port that "
+            "`ray start --head` prints"
+        ) from None
+
+
+@functools.cache
+def _token() -> str:
+    """Ray remembers the first one that a process has used."""
+    return secrets.token_hex(32)
+
+
+@contextmanager
+def _scratch_directory() -> Iterator[Path]:
+    """A directory for Ray's sockets and logs. Afterwards it is gone, with who knows of it, also if we are killed."""
+    directory = tempfile.mkdtemp(prefix="draftsmith-ray-", dir="/tmp")  # paths of sockets must be short
+    cleaning = subprocess.Popen(
+        [sys.executable, "-I", "-S", janitor.__file__, directory], stdin=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        yield Path(directory)
+    finally:
+        assert cleaning.stdin is not None
+        cleaning.stdin.close()
+        cleaning.wait()
+
+
+@contextmanager
+def _environment(**settings: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Ray puts handlers of its own in their place."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            with suppress(TypeError):  # one that Python did not set
+                signal.signal(number, handler)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,59 @@
+"""The target in a process of its own, on this machine or another one: the same worker, the same bits."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from draftsmith.config import TargetConfig
+from draftsmith.errors import ModelError
+from draftsmith.records import Batch
+from draftsmith.target.model import Target, load_target
+from draftsmith.target.worker import FeatureWorker, Handed
+
+# What arrives lies in memory that is shared with others, so nobody may write there; and nobody does.
+warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+BITS = {torch.bfloat16: torch.int16}  # numpy has no bfloat16
+
+
+def serve_target(
+    settings: Mapping[str, Any], device: str, num_threads: int, deterministic: bool
+) -> tuple[Callable[[Batch], npt.NDArray[Any]], str]:
+    """Where the target computes: the function that does, and the fingerprint of its weights."""
+    torch.set_num_threads(num_threads)
+    torch.use_deterministic_algorithms(deterministic)
+    target = load_target(TargetConfig(**settings), device=device)
+    return functools.partial(_computed, FeatureWorker(target, torch.device("cpu"))), target.fingerprint()
+
+
+class RemoteWorker:
+    """A target elsewhere, used like a FeatureWorker. Called by one thread only."""
+
+    def __init__(
+        self, function: Callable[[Batch], npt.NDArray[Any]], fingerprint: str, target: Target, device: torch.device
+    ) -> None:
+        """Raises ModelError if the weights there are not those of `target`, which is here."""
+        if fingerprint != target.fingerprint():
+            raise ModelError(
+                f"a target worker has read other weights for {target.name} than its drafter; give all machines the same"
+            )
+        self._function = function
+        self._dtype = target.dtype
+        self._device = device
+
+    def __call__(self, batch: Batch) -> Handed:
+        """Raises what the target raises there."""
+        bits = torch.from_numpy(self._function(batch))  # its memory is shared, and given back when nobody uses it
+        return Handed(batch, bits.view(self._dtype).to(self._device))
+
+
+def _computed(worker: FeatureWorker, batch: Batch) -> npt.NDArray[Any]:
+    hidden_BSX = worker(batch).target_hidden
+    found: npt.NDArray[Any] = np.asarray(hidden_BSX.view(BITS.get(hidden_BSX.dtype, hidden_BSX.dtype)))
+    return found
