@@ -34,7 +34,7 @@ class FunctionActor:
 
     def make(self, maker: Callable[..., tuple[Callable[[Any], Any], Any]], *arguments: Any) -> Any:
         """Have the function that `maker` makes of these arguments, and what it says about it."""
-        made_of = (maker, arguments)
+        made_of = (maker.__module__, maker.__qualname__, arguments)  # it may have come as a copy each time
         if self._made_of != made_of:
             self._made_of, self._function = None, None  # the old one's memory is free before a new one is made
             self._function, self._word = maker(*arguments)

@@ -77,7 +77,9 @@ def own_ray(*, cpus: float, gpus: float, store_bytes: int) -> Iterator[None]:
         token = scratch / "token"
         with os.fdopen(os.open(token, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
             file.write(_token())
-        with _environment(RAY_AUTH_TOKEN_PATH=str(token), RAY_USAGE_STATS_ENABLED="0"):
+        settings = {"RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0"}
+        settings["RAY_worker_niceness"] = "0"  # by default whatever else runs here goes before actors
+        with _environment(**settings):
             was, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False  # that is: on loopback
             try:
                 ray.init(

