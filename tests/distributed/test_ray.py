@@ -81,6 +81,11 @@ class Nodes:
         self.cluster.remove_node(self.second, allow_graceful=False)
 
 
+@pytest.fixture(autouse=True)
+def P11_nothing_is_left_running() -> None:
+    """Nodes of the cluster come and go within a test; what is left of all is looked for at the end of the module."""
+
+
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     before = left_behind()
