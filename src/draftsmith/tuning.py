@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -25,29 +26,60 @@ T = TypeVar("T")
 BYTES_PER_MASTER = 4 * 4  # fp32 master, gradient, two moments
 
 
+@dataclass(frozen=True)
+class Probed:
+    """What one rank measured: each of its devices, and what the placements of them would give, the best one first.
+
+    slots, feature_bytes: of the batches that it measured on. gradient_bytes: of the drafter, which ranks sum up.
+    """
+
+    devices: Sequence[DeviceProbe]
+    ordered: Sequence[Placement]
+    num_batches: int
+    slots: int
+    feature_bytes: int
+    gradient_bytes: int
+
+    def lines(self) -> list[str]:
+        """A row per device."""
+        return [
+            f"  {probe.device}: target {1e6 * probe.target_s_per_token:,.1f} us/token, "
+            f"drafter {1e6 * probe.drafter_s_per_token:,.1f} us/token"
+            for probe in self.devices
+        ]
+
+
 def probe_devices(
     config: RunConfig,
     where: Topology,
     store: TokenStore,
     specs: Sequence[BatchSpec],
     new_drafter: Callable[[Target], Drafter],
-) -> str:
-    """Measure on these batches and report: a row per device, a row per placement, one recommendation."""
+) -> Probed:
+    """Measure on these batches; the time of a call is that of the device alone."""
     devices = list(dict.fromkeys([*where.target_devices, where.drafter_device]))
     probes = [_probe(config, device, store, specs, new_drafter) for device in devices]
     target = load_target(config.target)
-    largest = max(feature_bytes(spec, target) for spec in specs)
-    slots = sum(spec.num_slots for spec in specs)
-    per_token = sum(feature_bytes(spec, target) for spec in specs) / slots
+    sizes = [feature_bytes(spec, target) for spec in specs]
     entries = [*where.target_devices, where.drafter_device] if where.name == "split" else list(where.target_devices)
-    ordered = placements(probes, entries, batch_bytes=largest)
-    lines = [f"measured on {len(specs)} batches, {slots:,} tokens; hidden states take {per_token:,.0f} bytes a token"]
-    lines += [
-        f"  {probe.device}: target {1e6 * probe.target_s_per_token:,.1f} us/token, "
-        f"drafter {1e6 * probe.drafter_s_per_token:,.1f} us/token"
-        for probe in probes
-    ]
-    return "\n".join([*lines, "", *map(_row, ordered), "", f"recommended: {recommendation(ordered)}"])
+    ordered = placements(probes, entries, batch_bytes=max(sizes))
+    return Probed(
+        probes,
+        ordered,
+        num_batches=len(specs),
+        slots=sum(spec.num_slots for spec in specs),
+        feature_bytes=sum(sizes),
+        gradient_bytes=4 * sum(parameter.numel() for parameter in new_drafter(target).parameters()),
+    )
+
+
+def report(probed: Probed) -> str:
+    """A row per device, a row per placement, one recommendation."""
+    per_token = probed.feature_bytes / probed.slots
+    measured = f"measured on {probed.num_batches} batches, {probed.slots:,} tokens"
+    head = f"{measured}; hidden states take {per_token:,.0f} bytes a token"
+    rows = [*probed.lines(), "", *map(_row, probed.ordered), ""]
+    return "\n".join([head, *rows, f"recommended: {recommendation(probed.ordered)}"])
 
 
 def _row(place: Placement) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftsmith.flow.predict import DeviceProbe, placements, predicted_rate, recommendation
+from draftsmith.flow.predict import DeviceProbe, placements, predicted_rate, rate_together, recommendation
 
 SECONDS = st.floats(1e-6, 1e-2)
 
@@ -63,3 +63,15 @@ def test_where_nothing_fits_the_way_out_is_named() -> None:
 def test_of_equal_placements_the_cpu_gets_all_its_workers_and_a_gpu_one() -> None:
     assert placements([probe("cpu")], ["cpu"] * 4, batch_bytes=1)[0].target_devices == ("cpu",) * 4
     assert placements([probe("cuda:0")], ["cuda:0"] * 4, batch_bytes=1)[0].target_devices == ("cuda:0",)
+
+
+@given(rate=st.floats(1, 1e6), num=st.integers(1, 64), step_tokens=st.floats(1, 1e7))
+def test_equal_ranks_add_up_but_for_their_sums(rate: float, num: int, step_tokens: float) -> None:
+    assert rate_together([rate] * num, step_tokens=step_tokens, sum_s=0) == pytest.approx(num * rate)
+    as_long_as_the_rest = step_tokens / (num * rate)
+    half = rate_together([rate] * num, step_tokens=step_tokens, sum_s=as_long_as_the_rest)
+    assert half == pytest.approx(num * rate / 2)
+
+
+def test_all_ranks_go_at_the_pace_of_the_slowest() -> None:
+    assert rate_together([100, 50, 100], step_tokens=3000, sum_s=0) == pytest.approx(150)

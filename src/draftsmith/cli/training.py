@@ -137,7 +137,9 @@ def tune(
     overrides: Overrides = None,
     batches: Annotated[int, typer.Option(min=1, help="Planned batches to measure on.")] = 6,
 ) -> None:
-    """Measure target and drafter on the configured devices; predict tokens/s of colocated and every split."""
-    from draftsmith.run import planning
+    """Measure target and drafter on the devices of all processes; predict tokens/s of colocated and every split."""
+    from draftsmith.run.probing import tune as measure
 
-    typer.echo(planning.tune(load_config(config, overrides), num_batches=batches))
+    report = measure(load_config(config, overrides), num_batches=batches)
+    if report is not None:
+        typer.echo(report)

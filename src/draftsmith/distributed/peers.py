@@ -7,6 +7,7 @@ is left to agree on is the clock, signals, and the sums of a step.
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -63,11 +64,13 @@ class Agreement:
 class Peers:
     """All ranks, this one included. Alone, nothing is sent. Every method but `tell` is called by all ranks in turn.
 
+    hosts: the name of every rank's machine, in order; empty when alone.
     Raises RankError where another rank has gone, or does not answer in time.
     """
 
     seat: Seat = Seat()
     store: Store | None = field(default=None, repr=False)
+    hosts: tuple[str, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -94,6 +97,13 @@ class Peers:
         with _named("the first rank has gone before it told how to go on"):
             self.store.wait([topic], PREPARING)
             return json.loads(self.store.get(topic))
+
+    def gather(self, topic: str, word: Any) -> list[Any]:
+        """Every rank's word, in order; on the first rank. The others get an empty list."""
+        if self.size == 1:
+            return [word]
+        self.tell(f"{topic}/{self.rank}", word)
+        return [self.hear(f"{topic}/{rank}") for rank in range(self.size)] if self.leads else []
 
     @contextmanager
     def first_one_first(self, topic: str) -> Iterator[None]:
@@ -170,7 +180,10 @@ def joined(seat: Seat | None, *, on_gpu: bool, timeout_s: float) -> Iterator[Pee
             timeout=timedelta(seconds=timeout_s),
             device_id=torch.device("cuda", seat.local_rank) if on_gpu else None,
         )
-    yield Peers(seat, PrefixStore("words", store))
+        words = PrefixStore("words", store)
+        words.set(f"host/{rank}", socket.gethostname())
+        hosts = tuple(words.get(f"host/{other}").decode() for other in range(size))
+    yield Peers(seat, words, hosts)
     dist.destroy_process_group()  # not after an error: it might wait for somebody who is gone
 
 

@@ -90,6 +90,11 @@ def predicted_rate(targets: Sequence[DeviceProbe], drafter: DeviceProbe) -> floa
     return min(rate, 1 / drafter.drafter_s_per_token)
 
 
+def rate_together(rates: Sequence[float], *, step_tokens: float, sum_s: float) -> float:
+    """Tokens/s of ranks that share steps evenly, at the pace of the slowest, and sum up gradients once a step."""
+    return step_tokens / (step_tokens / len(rates) / min(rates) + sum_s)
+
+
 def _rank(place: Placement) -> tuple[bool, float, int, int]:
     """Of equals, more workers on CPU are better (each has few threads), and fewer on anything else."""
     on_cpu = place.target_devices.count("cpu")

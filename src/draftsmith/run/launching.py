@@ -56,6 +56,11 @@ def _raise_unless_one_died(ended: Ended, run: Path) -> None:
         told = next((end.answer["kept"] for end in ended.ranks if end.answer and "kept" in end.answer), None)
         number = ended.signal if ended.signal is not None else stopped[0].code - 128
         raise Interrupted(number, told or f"what was saved is in {run}; train with --resume goes on")
+    raise_what_a_rank_raised(ended)
+
+
+def raise_what_a_rank_raised(ended: Ended) -> None:
+    """An error that people can mend, if that is why the ranks ended."""
     for end in ended.ranks:
         if end.code == CAN_BE_MENDED and end.answer is not None:
             kind = getattr(errors, end.answer["error"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,17 +50,15 @@ class Pace:
         if self._peers.size == 1 or not self._slowest_s:
             return {}
         waited = [round(max(0.0, 1 - took / self._slowest_s), 4) for took in self._took_s]
-        return {"ranks": {"waited": waited, "verdict": _verdict(waited)}}
+        return {"ranks": {"waited": waited, "verdict": _verdict(waited, self._peers.hosts)}}
 
 
-def _verdict(waited: list[float]) -> str:
+def _verdict(waited: Sequence[float], hosts: Sequence[str]) -> str:
     """Names the ranks that all others wait for notably longer than for anybody, where they are no more than half."""
     slow = [rank for rank, each in enumerate(waited) if each - min(waited) < NOTABLE]
     others = [each for rank, each in enumerate(waited) if rank not in slow]
     if len(slow) > len(others):
         return f"waiting for each other costs ranks {100 * sum(waited) / len(waited):.0f} % of the time"
-    who = f"rank {slow[0]} is" if len(slow) == 1 else f"ranks {' and '.join(map(str, slow))} are"
-    wait = 100 * sum(others) / len(others)
-    return (
-        f"{who} slow: the others wait {wait:.0f} % of the time; look at {'its' if len(slow) == 1 else 'their'} machine"
-    )
+    who = " and ".join(f"rank {rank} on {hosts[rank]}" for rank in slow)
+    verb, wait = "is" if len(slow) == 1 else "are", 100 * sum(others) / len(others)
+    return f"{who} {verb} slow: the others wait {wait:.0f} % of the time"

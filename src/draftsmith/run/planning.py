@@ -1,4 +1,4 @@
-"""What can be known before training: the plan, the settings as resolved, the speed to expect."""
+"""What can be known before training: the plan, and the settings as resolved."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from draftsmith.config import BatchingConfig, RunConfig
 from draftsmith.data import TokenStore
-from draftsmith.observe import Progress
 from draftsmith.plan import (
     POLICIES,
     PlanSettings,
@@ -21,17 +20,13 @@ from draftsmith.plan import (
 from draftsmith.run.directory import as_toml
 from draftsmith.run.opening import (
     check_something_is_left,
-    new_drafter,
     open_store,
-    place,
     plan_epoch,
     set_up,
-    specs_of,
 )
 from draftsmith.target import (
     load_tokenizer,
 )
-from draftsmith.tuning import probe_devices, some_batches
 
 ORDER_POLICIES = tuple(POLICIES)
 
@@ -71,16 +66,3 @@ def dry_run(config: RunConfig) -> str:
         settings = plan.settings
         report = plan_report(lengths=store.lengths[store.train_indices], settings=settings, seed=config.seed)
     return f"{as_toml(config)}\n{report.text}"
-
-
-def tune(config: RunConfig, *, num_batches: int) -> str:
-    """Measure target and drafter on the configured devices and predict what every placement of them would give."""
-    config = set_up(config)
-    where = place(config)
-    tokenizer = load_tokenizer(config.target)
-    with tempfile.TemporaryDirectory() as directory, Progress(f"measuring {config.target.model}"):
-        store = open_store(config, tokenizer, Path(directory))
-        specs = some_batches(list(specs_of(plan_epoch(config, store, epoch=0), store)), num_batches)
-        return probe_devices(
-            config, where, store, specs, lambda target: new_drafter(config, target, tokenizer, store).to(target.device)
-        )

@@ -1,4 +1,4 @@
-"""One rank of a run that was started by `launching` or `on_ray`: trains, and answers how it ended."""
+"""One rank that was started by `launching`, `probing` or `on_ray`: trains or measures, and answers how it ended."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from draftsmith.distributed import answering
 from draftsmith.errors import DraftsmithError, Interrupted, RankError
 from draftsmith.run.launching import CAN_BE_MENDED, LOST_A_RANK
 from draftsmith.run.on_ray import workers_elsewhere
+from draftsmith.run.probing import tune
 from draftsmith.run.training import train
 from draftsmith.streams import Workers, workers_here
 
@@ -22,23 +23,25 @@ def main() -> None:
     """Entry point of the process."""
     signal.signal(signal.SIGTERM, _on_sigterm)
     with answering() as (word, answer):
-        code = _train(word, answer)
+        code = _obey(word, answer)
     sys.stderr.flush()
     os._exit(code)  # connections to ranks that are gone would have to time out
 
 
-def train_in_actor(word: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], None], actors: Sequence[Any]) -> int:
+def obey_in_actor(word: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], None], actors: Sequence[Any]) -> int:
     """The same in an actor of Ray, with targets in others. Returns the exit code that the process would have."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _on_sigterm)
-    return _train(word, answer, functools.partial(workers_elsewhere, actors))
+    return _obey(word, answer, functools.partial(workers_elsewhere, actors))
 
 
-def _train(
-    word: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], None], workers: Workers = workers_here
-) -> int:
+def _obey(word: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], None], workers: Workers = workers_here) -> int:
     try:
-        train(parse_config(word["config"]), name=word["name"], resume=word["resume"], workers=workers)
+        config = parse_config(word["config"])
+        if "num_batches" in word:
+            answer({"report": tune(config, num_batches=word["num_batches"])})
+        else:
+            train(config, name=word["name"], resume=word["resume"], workers=workers)
     except DraftsmithError as error:
         answer({"error": type(error).__name__, "text": str(error)})
         return LOST_A_RANK if isinstance(error, RankError) else CAN_BE_MENDED

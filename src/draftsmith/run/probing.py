@@ -1,0 +1,127 @@
+"""tune(): the speed to expect, measured on the devices of one process, or of all ranks at once."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from draftsmith.config import RunConfig
+from draftsmith.distributed import Peers, Seat, joined, run_ranks, seat_of
+from draftsmith.errors import RankError
+from draftsmith.flow.predict import rate_together
+from draftsmith.observe import Progress
+from draftsmith.run.launching import COMMAND, raise_what_a_rank_raised
+from draftsmith.run.opening import new_drafter, open_store, place, plan_epoch, specs_of
+from draftsmith.run.rounds import check_step
+from draftsmith.run.seating import check_machine, check_seat, seated, set_up_at, uses_gpu
+from draftsmith.target import load_tokenizer
+from draftsmith.tuning import Probed, probe_devices, report, some_batches
+
+NOTABLE = 0.1  # share of the time that the others wait for one rank
+NUM_SUMS = 3
+
+
+def tune(config: RunConfig, *, num_batches: int) -> str | None:
+    """Measure target and drafter where they would run, and predict what every placement of them would give.
+
+    Ranks measure at the same time, as they will train, and their report is of all of them together; None on those that
+    do not lead.
+    """
+    seat, num_ranks = seat_of(os.environ), config.distributed.num_processes
+    if seat is None and num_ranks > 1:
+        return _tune_in_processes(config, num_ranks, num_batches)
+    seat = seat or Seat()
+    check_seat(config, seat)
+    check_step(config, seat.size)
+    with joined(seat, on_gpu=uses_gpu(config, seat), timeout_s=config.flow.watchdog_s) as peers:
+        settled = seated(set_up_at(config, seat), seat)
+        with Progress(f"measuring {config.target.model}"):
+            probed = _probed(settled, num_batches)
+        if peers.size == 1:
+            return report(probed)
+        ranks = peers.gather("probed", _record(probed, _sum_s(peers, settled, probed.gradient_bytes)))
+        return report_of_ranks(ranks, peers.hosts, grad_accum=config.train.grad_accum) if peers.leads else None
+
+
+def report_of_ranks(ranks: Sequence[Mapping[str, Any]], hosts: Sequence[str], *, grad_accum: int) -> str:
+    """What each rank measured, what they would give together, and who is slow."""
+    rates, sum_s = [rank["tokens_per_s"] for rank in ranks], max(rank["sum_s"] for rank in ranks)
+    step_tokens = grad_accum * ranks[0]["tokens_per_batch"]
+    together = rate_together(rates, step_tokens=step_tokens, sum_s=sum_s)
+    lines = []
+    for number, (rank, host) in enumerate(zip(ranks, hosts, strict=True)):
+        lines += [f"rank {number} on {host}: {rank['tokens_per_s']:,.0f} tokens/s, {rank['placement']}", *rank["lines"]]
+    lines += [
+        "",
+        f"together: {together:,.0f} tokens/s with steps of {grad_accum} batches, {step_tokens:,.0f} tokens; summing up "
+        f"gradients takes {1e3 * sum_s:,.0f} ms of a step ({sum_s * together / step_tokens:.0%})",
+        _slowest(rates, hosts),
+    ]
+    return "\n".join(lines)
+
+
+def _tune_in_processes(config: RunConfig, num_ranks: int, num_batches: int) -> str:
+    check_machine(config, num_ranks)
+    check_step(config, num_ranks)
+    ended = run_ranks(COMMAND, {"config": config.model_dump(mode="json"), "num_batches": num_batches}, num_ranks)
+    raise_what_a_rank_raised(ended)
+    first = ended.ranks[0]
+    if first.answer is None or "report" not in first.answer:
+        raise RankError(f"{first.how} before all had measured; the line above says why")
+    return str(first.answer["report"])
+
+
+def _probed(config: RunConfig, num_batches: int) -> Probed:
+    tokenizer = load_tokenizer(config.target)
+    with tempfile.TemporaryDirectory() as directory:
+        store = open_store(config, tokenizer, Path(directory))
+        specs = some_batches(list(specs_of(plan_epoch(config, store, epoch=0), store)), num_batches)
+        return probe_devices(
+            config,
+            place(config),
+            store,
+            specs,
+            lambda target: new_drafter(config, target, tokenizer, store).to(target.device),
+        )
+
+
+def _sum_s(peers: Peers, config: RunConfig, num_bytes: int) -> float:
+    """Seconds that all ranks need to sum up so many bytes; the first sum, which opens connections, does not count."""
+    device = place(config).drafter_device
+    gradient = torch.zeros(num_bytes // 4, device=device)
+    peers.sum(gradient)
+    began = time.perf_counter()
+    for _ in range(NUM_SUMS):
+        peers.sum(gradient)
+    float(gradient.sum())  # waits for a GPU
+    return (time.perf_counter() - began) / NUM_SUMS
+
+
+def _record(probed: Probed, sum_s: float) -> dict[str, Any]:
+    """What a rank tells the first one."""
+    best = probed.ordered[0]
+    return {
+        "lines": probed.lines(),
+        "tokens_per_s": best.tokens_per_s,
+        "placement": best.name if best.fits else f"{best.name}, which DOES NOT FIT",
+        "tokens_per_batch": probed.slots / probed.num_batches,
+        "sum_s": sum_s,
+    }
+
+
+def _slowest(rates: Sequence[float], hosts: Sequence[str]) -> str:
+    slowest = rates.index(min(rates))
+    others = [rate for rank, rate in enumerate(rates) if rank != slowest]
+    waiting = 1 - rates[slowest] * sum(1 / rate for rate in others) / len(others)
+    if waiting < NOTABLE:
+        return "no rank is notably slower than the others"
+    return (
+        f"rank {slowest} on {hosts[slowest]} is slow: the others will wait {waiting:.0%} of their time; give it a "
+        "faster device, or leave it out"
+    )

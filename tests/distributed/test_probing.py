@@ -1,0 +1,53 @@
+"""What is expected of several ranks before they train."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from draftsmith.run.probing import report_of_ranks
+from helpers import CONFIGS, draftsmith
+
+
+def rank(tokens_per_s: float, sum_s: float = 0.0) -> dict[str, Any]:
+    return {
+        "lines": [],
+        "tokens_per_s": tokens_per_s,
+        "placement": "colocated",
+        "tokens_per_batch": 1000.0,
+        "sum_s": sum_s,
+    }
+
+
+def test_the_slow_rank_is_named_with_its_machine_and_what_the_others_lose() -> None:
+    text = report_of_ranks([rank(1000), rank(500), rank(1000)], ["a", "b", "c"], grad_accum=3)
+    assert "together: 1,500 tokens/s with steps of 3 batches, 3,000 tokens" in text
+    assert "rank 1 on b is slow: the others will wait 50% of their time" in text
+    assert "no rank is notably slower" in report_of_ranks([rank(1000), rank(950)], ["a", "b"], grad_accum=2)
+
+
+def test_the_slowest_sum_counts() -> None:
+    text = report_of_ranks([rank(1000, 0.5), rank(1000, 1.0)], ["a", "b"], grad_accum=2)
+    assert "together: 1,000 tokens/s" in text
+    assert "summing up gradients takes 1,000 ms of a step (50%)" in text
+
+
+def test_ranks_measure_together_and_refuse_what_training_would() -> None:
+    done = draftsmith(
+        "tune", CONFIGS / "tiny-cpu.toml", "distributed.num_processes=2", "train.grad_accum=2", "--batches", 1
+    )
+    assert done.code == 0, done.err
+    assert done.out.count("us/token") == 2
+    assert "together: " in done.out
+    done = draftsmith("tune", CONFIGS / "tiny-cpu.toml", "distributed.num_processes=2", "train.grad_accum=3")
+    assert done.code == 2
+    assert "cannot be shared evenly by 2" in done.err
+
+
+@pytest.mark.parametrize("setting", ["data.store=nowhere"])
+def test_what_a_rank_cannot_use_is_told_once(setting: str) -> None:
+    done = draftsmith("tune", CONFIGS / "tiny-cpu.toml", "distributed.num_processes=2", "train.grad_accum=2", setting)
+    assert done.code == 2
+    assert done.err.count("error") <= 1
+    assert "nowhere" in done.err
