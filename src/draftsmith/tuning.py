@@ -23,6 +23,7 @@ from draftsmith.target import Target, feature_bytes, load_target
 from draftsmith.training import TrainState, train_step
 
 T = TypeVar("T")
+NUM_CALLS = 3
 BYTES_PER_MASTER = 4 * 4  # fp32 master, gradient, two moments
 
 
@@ -55,10 +56,11 @@ def probe_devices(
     store: TokenStore,
     specs: Sequence[BatchSpec],
     new_drafter: Callable[[Target], Drafter],
+    begin: Callable[[], object],
 ) -> Probed:
-    """Measure on these batches; the time of a call is that of the device alone."""
+    """Measure on these batches. `begin` is called for each device, once it is warm, just before it is measured."""
     devices = list(dict.fromkeys([*where.target_devices, where.drafter_device]))
-    probes = [_probe(config, device, store, specs, new_drafter) for device in devices]
+    probes = [_probe(config, device, store, specs, new_drafter, begin) for device in devices]
     target = load_target(config.target)
     sizes = [feature_bytes(spec, target) for spec in specs]
     entries = [*where.target_devices, where.drafter_device] if where.name == "split" else list(where.target_devices)
@@ -94,6 +96,7 @@ def _probe(
     store: TokenStore,
     specs: Sequence[BatchSpec],
     new_drafter: Callable[[Target], Drafter],
+    begin: Callable[[], object],
 ) -> DeviceProbe:
     target = load_target(config.target, device=device)
     drafter = new_drafter(target)
@@ -102,6 +105,7 @@ def _probe(
     hidden = target.features(batches[0].input_ids)  # the first call pays for things that later ones have
     train_step(state, FeatureBatch(batches[0], hidden), target, config, progress=0.5)
     target_s, drafter_s = 0.0, 0.0
+    begin()
     for batch in batches:
         seconds, hidden = _timed(target.device, partial(target.features, batch.input_ids))
         target_s += seconds
@@ -131,13 +135,17 @@ def _device_probe(
 
 
 def _timed(device: torch.device, call: Callable[[], T]) -> tuple[float, T]:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = time.perf_counter()
-    result = call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start, result
+    """The fastest of a few calls, in seconds: what disturbs one of them says nothing of the device."""
+    seconds = []
+    for _ in range(NUM_CALLS):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        result = call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds), result
 
 
 def some_batches(specs: Sequence[BatchSpec], num: int) -> list[BatchSpec]:

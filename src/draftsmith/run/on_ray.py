@@ -9,7 +9,7 @@ import functools
 import math
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 
 from draftsmith.config import RunConfig
 from draftsmith.distributed import (
+    Ended,
     Machine,
     RemoteFunction,
     Seat,
@@ -49,21 +50,30 @@ def launch_on_ray(config: RunConfig, *, name: str, resume: bool = False) -> dict
     """Train with ranks and targets in actors; returns what summary.json holds.
 
     When a rank dies all ranks are started again from the last checkpoint, while targets keep their weights. Raises as
-    `launch` does, ConfigError where Ray or its machines cannot do it.
+    `launch` and `ranks_on_ray` do.
     """
-    from draftsmith.run.rank import train_in_actor  # which imports us
-
-    require_ray()
-    check_step(config, config.distributed.num_processes)
     run = directory_of(config, name)
     config = config.model_copy(update={"run": config.run.model_copy(update={"dir": run})})
     Progress(str(run)).note(f"everything ends with this process; what goes on then is: {resume_command(run)}")
+    with ranks_on_ray(config) as (settled, ranks):
+        return until_trained(settled, ranks, name=name, resume=resume)
+
+
+@contextmanager
+def ranks_on_ray(config: RunConfig) -> Iterator[tuple[RunConfig, Callable[[Mapping[str, Any]], Ended]]]:
+    """Places for all ranks and their targets: the configuration as these machines settle it, and what runs the ranks.
+
+    Raises ConfigError where Ray or its machines cannot do it.
+    """
+    from draftsmith.run.rank import obey_in_actor  # which imports us
+
+    require_ray()
+    check_step(config, config.distributed.num_processes)
     with (
         _machines(config) as (settled, shares),
         placed(shares, placing_s=config.ray.placing_s, max_restarts=config.distributed.max_restarts) as places,
     ):
-        ranks = functools.partial(places.run, train_in_actor, directory=os.getcwd())
-        return until_trained(settled, ranks, name=name, resume=resume)
+        yield settled, functools.partial(places.run, obey_in_actor, directory=os.getcwd())
 
 
 def resume_command(run: Path) -> str:

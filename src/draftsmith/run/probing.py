@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from draftsmith.config import RunConfig
-from draftsmith.distributed import Peers, Seat, joined, run_ranks, seat_of
+from draftsmith.distributed import Ended, Peers, Seat, joined, processes, run_ranks, seat_of
 from draftsmith.errors import RankError
 from draftsmith.flow.predict import rate_together
 from draftsmith.observe import Progress
 from draftsmith.run.launching import COMMAND, raise_what_a_rank_raised
+from draftsmith.run.on_ray import ranks_on_ray
 from draftsmith.run.opening import new_drafter, open_store, place, plan_epoch, specs_of
 from draftsmith.run.rounds import check_step
 from draftsmith.run.seating import check_machine, check_seat, seated, set_up_at, uses_gpu
@@ -33,16 +35,16 @@ def tune(config: RunConfig, *, num_batches: int) -> str | None:
     Ranks measure at the same time, as they will train, and their report is of all of them together; None on those that
     do not lead.
     """
-    seat, num_ranks = seat_of(os.environ), config.distributed.num_processes
-    if seat is None and num_ranks > 1:
-        return _tune_in_processes(config, num_ranks, num_batches)
+    seat = seat_of(os.environ)
+    if seat is None and (config.runtime == "ray" or config.distributed.num_processes > 1):
+        return _tune_elsewhere(config, num_batches)
     seat = seat or Seat()
     check_seat(config, seat)
     check_step(config, seat.size)
     with joined(seat, on_gpu=uses_gpu(config, seat), timeout_s=config.flow.watchdog_s) as peers:
         settled = seated(set_up_at(config, seat), seat)
         with Progress(f"measuring {config.target.model}"):
-            probed = _probed(settled, num_batches)
+            probed = _probed(settled, num_batches, begin=lambda: float(peers.sum(torch.zeros(1))))
         if peers.size == 1:
             return report(probed)
         ranks = peers.gather("probed", _record(probed, _sum_s(peers, settled, probed.gradient_bytes)))
@@ -66,18 +68,29 @@ def report_of_ranks(ranks: Sequence[Mapping[str, Any]], hosts: Sequence[str], *,
     return "\n".join(lines)
 
 
-def _tune_in_processes(config: RunConfig, num_ranks: int, num_batches: int) -> str:
+def _tune_elsewhere(config: RunConfig, num_batches: int) -> str:
+    with _ranks(config) as (settled, ranks):
+        ended = ranks({"config": settled.model_dump(mode="json"), "num_batches": num_batches})
+    raise_what_a_rank_raised(ended)
+    found = [end.answer["report"] for end in ended.ranks if end.answer is not None and end.answer.get("report")]
+    if not found:
+        raise RankError(f"{ended.ranks[0].how} before all had measured; what it printed says why")
+    return str(found[0])
+
+
+@contextmanager
+def _ranks(config: RunConfig) -> Iterator[tuple[RunConfig, Callable[[Mapping[str, Any]], Ended]]]:
+    if config.runtime == "ray":
+        with ranks_on_ray(config) as found:
+            yield found
+        return
+    num_ranks = config.distributed.num_processes
     check_machine(config, num_ranks)
     check_step(config, num_ranks)
-    ended = run_ranks(COMMAND, {"config": config.model_dump(mode="json"), "num_batches": num_batches}, num_ranks)
-    raise_what_a_rank_raised(ended)
-    first = ended.ranks[0]
-    if first.answer is None or "report" not in first.answer:
-        raise RankError(f"{first.how} before all had measured; the line above says why")
-    return str(first.answer["report"])
+    yield config, lambda word: run_ranks(processes(COMMAND, word), num_ranks)
 
 
-def _probed(config: RunConfig, num_batches: int) -> Probed:
+def _probed(config: RunConfig, num_batches: int, *, begin: Callable[[], object]) -> Probed:
     tokenizer = load_tokenizer(config.target)
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(config, tokenizer, Path(directory))
@@ -88,6 +101,7 @@ def _probed(config: RunConfig, num_batches: int) -> Probed:
             store,
             specs,
             lambda target: new_drafter(config, target, tokenizer, store).to(target.device),
+            begin,
         )
 
 
