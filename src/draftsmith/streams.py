@@ -27,6 +27,7 @@ from draftsmith.observe import memory_limit_bytes
 from draftsmith.records import Batch, BatchSpec, FeatureBatch
 from draftsmith.target import (
     CacheReader,
+    ComputingWorker,
     FeatureCache,
     FeatureWorker,
     Handed,
@@ -94,7 +95,7 @@ def num_cores() -> int:
 
 
 # Computing workers of a run, one per entry of flow.target_devices; `target` is the trainer's own.
-Workers = Callable[[RunConfig, Target, Topology], Sequence[Callable[[Batch], Handed]]]
+Workers = Callable[[RunConfig, Target, Topology], Sequence[ComputingWorker]]
 
 
 def workers_here(config: RunConfig, target: Target, where: Topology) -> list[FeatureWorker]:
@@ -207,6 +208,7 @@ def record(stats: FlowStats) -> dict[str, Any]:
                 "max_items": stage.max_items,
                 "queue_bytes": stage.queue_bytes,
                 "retries": stage.num_retries,
+                **({"by_worker": [round(rate, 1) for rate in stage.rates]} if stage.num_workers > 1 else {}),
             }
             for stage in stats.stages
         },
@@ -237,6 +239,7 @@ def _target_stage(
     computing_workers: Workers,
 ) -> Output[Handed]:
     workers: list[Callable[[Batch], Handed]]
+    computing: Sequence[ComputingWorker] = ()
     if cache is not None and cache.is_complete:
         workers, name, advice = [CacheReader(cache, target)], "cache", "keep the cache on a faster disk"
     else:
@@ -253,4 +256,5 @@ def _target_stage(
         attempts=attempts_at,
         begin=functools.partial(_compute_with, where.target_threads),
         advice=advice,
+        places=[worker.place for worker in computing],
     )

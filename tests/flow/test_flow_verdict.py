@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from draftsmith.flow.accounts import FlowStats
+from draftsmith.flow.accounts import FlowStats, StageStats
 from draftsmith.flow.channel import Work
 from draftsmith.flow.machine import Machine, Need
 from draftsmith.flow.timed import TimedMachine
-from draftsmith.flow.verdict import shares, verdict
+from draftsmith.flow.verdict import shares, slow_workers, verdict
 
 
 def simulate(
@@ -118,3 +118,26 @@ def test_rates_are_counted_in_units_and_shares_fit_on_a_line() -> None:
 
 def test_nothing_has_run_yet_is_said_so() -> None:
     assert verdict(simulate([1.0, 1.0], num_items=0)).text == "nothing has run yet"
+
+
+def test_a_worker_that_is_slower_than_the_others_is_named_with_its_place() -> None:
+    """Two workers, one of which takes three times as long for the same."""
+    machine = Machine([1, 2], max_items=[8, 8])
+    timed = TimedMachine(machine, names=["s", "t", "c"], advice=[""] * 3, places=[(), ("gpu of a", "gpu of b"), ()])
+    timed.open(0.0)
+    for seq in range(4):
+        work = timed.take(0, 0, 0.0)
+        timed.want([0, 0], 0.0)
+        timed.admit(work, seq, 100, 0.0)
+    for _ in range(2):
+        held = [timed.take(1, worker, 1.0) for worker in range(2)]
+        timed.finish(1, held[0], 0, 2.0)
+        timed.finish(1, held[1], 0, 4.0)
+    stage = timed.stats(4.0).stages[1]
+    assert stage.rates == pytest.approx((100.0, 100 / 3))
+    assert slow_workers(stage) == "; worker 1 (gpu of b) at 33 is slow: the others do 100 a second while they work"
+
+
+@pytest.mark.parametrize("rates", [(), (5.0,), (5.0, 4.0), (0.0, 5.0), (5.0, 5.0, 4.9)])
+def test_workers_that_differ_a_little_or_have_done_nothing_are_not_named(rates: tuple[float, ...]) -> None:
+    assert slow_workers(StageStats("t", len(rates), 1, 1, 0, 1.0, 0.0, 0.0, 0, 0, rates=rates)) == ""

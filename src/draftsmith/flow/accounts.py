@@ -6,9 +6,23 @@ integrals over the number of workers in each condition, so nothing is lost betwe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from draftsmith.flow.machine import Machine, Need
+
+
+@dataclass
+class Pace:
+    """How fast one worker is while it works, in units (or items) per second; failed attempts do not count."""
+
+    busy_s: float = 0.0
+    num_done: int = 0
+    began: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        return self.num_done / self.busy_s if self.busy_s > 0 else 0.0
 
 
 class Account:
@@ -19,6 +33,7 @@ class Account:
         self.num_busy = 0
         self.num_waiting = 0
         self.num_units = 0
+        self.by_worker = [Pace() for _ in range(num_workers)]
         self.busy_s = 0.0
         self.starved_s = 0.0
         self.blocked_s = 0.0
@@ -59,7 +74,8 @@ class Account:
 class StageStats:
     """One stage up to now. Seconds are summed over workers; units are what the source counts items in, or 0.
 
-    Of the `max_items` results that may be under way, `queue_items` are done and wait; 0 where nothing can.
+    Of the `max_items` results that may be under way, `queue_items` are done and wait; 0 where nothing can. rates: of
+    each worker while it works, in units per second, 0 if it has done nothing; places: what to call them.
     """
 
     name: str
@@ -74,6 +90,8 @@ class StageStats:
     queue_bytes: int
     advice: str = ""
     max_items: int = 0
+    rates: tuple[float, ...] = ()
+    places: tuple[str, ...] = ()
 
     @property
     def wall_s(self) -> float:
@@ -111,7 +129,14 @@ class FlowStats:
 
 
 def stage_stats(
-    machine: Machine, stage: int, account: Account, now: float, *, name: str, advice: str = ""
+    machine: Machine,
+    stage: int,
+    account: Account,
+    now: float,
+    *,
+    name: str,
+    advice: str = "",
+    places: Sequence[str] = (),
 ) -> StageStats:
     """Figures of one stage; the queue is what stands between it and the next."""
     busy_s, starved_s, blocked_s = account.times(now)
@@ -130,4 +155,6 @@ def stage_stats(
         queue_bytes=0 if is_consumer else machine.credit.by_stage[stage],
         advice=advice,
         max_items=0 if is_consumer else channel.max_items,
+        rates=tuple(pace.rate for pace in account.by_worker),
+        places=tuple(places),
     )

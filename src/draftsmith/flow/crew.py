@@ -31,6 +31,7 @@ class Stage:
     attempts: Callable[[Exception], int]
     begin: Callable[[], None]
     advice: str
+    places: Sequence[str] = ()
 
 
 class Crew:

@@ -124,6 +124,7 @@ class Pipeline:
         attempts: Callable[[Exception], int] = once,
         begin: Callable[[], None] = _nothing,
         advice: str = "",
+        places: Sequence[str] = (),
     ) -> Output[U]:
         """A function of one item, run by one thread per entry of `workers`.
 
@@ -132,14 +133,14 @@ class Pipeline:
         items do not let anybody wait). `attempts` tells how often an
         item may be tried in all when it failed in this way, up to 3; a worker that failed is retired while another
         one lives. `begin` is called by every thread of the stage before any work is handed out. `advice` is what to do
-        when this stage is the slowest.
+        when this stage is the slowest. `places`: what to call each worker, in words.
         """
         if upstream.pipeline is not self or upstream.stage != len(self._stages) - 1:
             raise ValueError(f"stage {name} must follow the stage that was added last; a pipeline is a row")
         if not workers:
             raise ValueError(f"stage {name} has no workers; give it at least one")
         items = max_items or self._max_items or max(MIN_ITEMS, 2 * len(workers))
-        return self._add(Stage(name, list(workers), bytes_of, items, attempts, begin, advice))
+        return self._add(Stage(name, list(workers), bytes_of, items, attempts, begin, advice, places))
 
     def stats(self) -> FlowStats:
         """Where the time of every stage went up to now. Only once iteration has begun."""
@@ -210,6 +211,7 @@ class Pipeline:
             machine,
             names=[*(stage.name for stage in self._stages), self._consumer[0]],
             advice=[*(stage.advice for stage in self._stages), self._consumer[1]],
+            places=[*(stage.places for stage in self._stages), ()],
             unit=self._unit,
         )
 

@@ -16,12 +16,21 @@ from draftsmith.flow.machine import NOTHING, OVER, Machine, Need
 class TimedMachine:
     """Tells who can go on after each operation, and where everybody's time went."""
 
-    def __init__(self, machine: Machine, *, names: Sequence[str], advice: Sequence[str], unit: str = "items") -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        names: Sequence[str],
+        advice: Sequence[str],
+        places: Sequence[Sequence[str]] | None = None,
+        unit: str = "items",
+    ) -> None:
         self.machine = machine
         self.names = names
         self.accounts = [Account(len(channel.alive)) for channel in machine.channels] + [Account(1)]
         self.last_event = 0.0
         self._advice = advice
+        self._places = [()] * len(names) if places is None else places
         self._unit = unit
         self._units: dict[int, int] = {}
         self._started = 0.0
@@ -37,6 +46,7 @@ class TimedMachine:
     def take(self, stage: int, worker: int, now: float) -> Work:
         """A free worker starts on what `need` promised."""
         self._begin(stage, now)
+        self.accounts[stage].by_worker[worker].began = now
         return self.machine.take(stage, worker)
 
     def deliver(self, now: float) -> Any:
@@ -47,8 +57,10 @@ class TimedMachine:
     def finish(self, stage: int, work: Work, result: Any, now: float) -> None:
         """A worker is free again and leaves a result."""
         self._end(stage, now)
+        pace = self.accounts[stage].by_worker[work.worker]
+        pace.busy_s += now - pace.began
         if self.machine.finish(stage, work, result):
-            self._count(stage, work.seq)
+            pace.num_done += self._count(stage, work.seq)
 
     def fail(self, stage: int, work: Work, error: BaseException, now: float, *, attempts: int) -> bool:
         """A worker is free again and leaves an error; true if its item gets another attempt."""
@@ -107,8 +119,10 @@ class TimedMachine:
         credit, wall_s = self.machine.credit, now - self._started
         wanting = 0.0 if self._wants_since is None else now - self._wants_since
         stages = tuple(
-            stage_stats(self.machine, stage, account, now, name=name, advice=advice)
-            for stage, (account, name, advice) in enumerate(zip(self.accounts, self.names, self._advice, strict=True))
+            stage_stats(self.machine, stage, account, now, name=name, advice=advice, places=places)
+            for stage, (account, name, advice, places) in enumerate(
+                zip(self.accounts, self.names, self._advice, self._places, strict=True)
+            )
         )
         return FlowStats(
             stages=stages,
@@ -128,10 +142,13 @@ class TimedMachine:
         self.last_event = now
         self.accounts[stage].switch(now, waiting=1, busy=-1)
 
-    def _count(self, stage: int, seq: int) -> None:
-        if self._units:
-            found = self._units.pop(seq, 0) if stage == self.machine.consumer else self._units.get(seq, 0)
-            self.accounts[stage].num_units += found
+    def _count(self, stage: int, seq: int) -> int:
+        """Units of an item that a stage is done with; it counts as one where they are not known."""
+        if not self._units:
+            return 1
+        found = self._units.pop(seq, 0) if stage == self.machine.consumer else self._units.get(seq, 0)
+        self.accounts[stage].num_units += found
+        return found
 
     def _stop_wanting(self, now: float) -> None:
         if self._wants_since is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 
 from draftsmith.flow.accounts import FlowStats, StageStats
 
 BUSY_ENOUGH = 0.85  # a stage that works this much of its time is what everybody waits for
 WAITS_MUCH = 0.25
+SLOW_WORKER = 0.75  # of the middle rate of a stage's workers; what is slower has a worse device, or too much else to do
 
 
 @dataclass(frozen=True)
@@ -49,4 +51,17 @@ def _slowest_in_words(stats: FlowStats, slowest: StageStats) -> str:
     text = f"{slowest.name} is the bottleneck: busy {slowest.busy:.0%} at {stats.rate(slowest):,.0f} {stats.unit}/s"
     if slowest.busy - next_busiest.busy < 0.05:
         text += f", and {next_busiest.name} nearly as much ({next_busiest.busy:.0%}): they are balanced"
+    text += slow_workers(slowest)
     return f"{text}; {slowest.advice}" if slowest.advice else text
+
+
+def slow_workers(stage: StageStats) -> str:
+    """Names workers that are much slower than the others of their stage, where they are few; else nothing."""
+    rates = {index: rate for index, rate in enumerate(stage.rates) if rate > 0}
+    if len(rates) < 2:
+        return ""
+    usual = statistics.median_high(rates.values())
+    slow = [index for index, rate in rates.items() if rate < SLOW_WORKER * usual]
+    named = [f"worker {index} ({stage.places[index]})" if stage.places else f"worker {index}" for index in slow]
+    rest = f"the others do {usual:,.0f} a second while they work"
+    return f"; {' and '.join(named)} at {min(rates.values()):,.0f} is slow: {rest}" if slow else ""

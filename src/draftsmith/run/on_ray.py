@@ -41,7 +41,7 @@ from draftsmith.run.launching import until_trained
 from draftsmith.run.rounds import check_step
 from draftsmith.run.seating import seated
 from draftsmith.streams import Topology, num_cores, topology
-from draftsmith.target import Handed, RemoteWorker, Target, serve_target
+from draftsmith.target import RemoteWorker, Target, serve_target
 
 LEAST_BUDGET_BYTES = 32 << 20
 
@@ -80,9 +80,7 @@ def resume_command(run: Path) -> str:
     return f"draftsmith train {run} --resume"
 
 
-def workers_elsewhere(
-    actors: Sequence[Any], config: RunConfig, target: Target, where: Topology
-) -> list[Callable[[Batch], Handed]]:
+def workers_elsewhere(actors: Sequence[Any], config: RunConfig, target: Target, where: Topology) -> list[RemoteWorker]:
     """Computing workers of a stream: targets in these actors, loaded at the same time if they are not there yet."""
     settings = config.target.model_dump(mode="json")
     functions: list[RemoteFunction[Batch, npt.NDArray[Any]]] = [

@@ -36,6 +36,7 @@ from draftsmith.target import (
     Target,
     cache_root,
     capture,
+    keep_freed_memory,
     load_tokenizer,
     resolve_device,
     resolve_mask_token_id,
@@ -55,6 +56,7 @@ PromptSets = dict[str, list[list[int]]]
 
 def set_up(config: RunConfig) -> RunConfig:
     """Set up torch, and settle what the configuration leaves to the machine: every precision that is auto."""
+    keep_freed_memory()
     torch.set_num_threads(config.num_threads or num_cores())
     torch.use_deterministic_algorithms(config.deterministic)
     device = resolve_device(config.device)

@@ -3,6 +3,7 @@
 Layers are named by the 0-based index of the decoder block whose output is meant, before any final norm.
 """
 
+from draftsmith.target.allocator import keep_freed_memory
 from draftsmith.target.builtin import builtin_gguf, cache_root, hub_name
 from draftsmith.target.cache import PositionCache
 from draftsmith.target.feature_cache import FeatureCache, capture
@@ -21,6 +22,7 @@ from draftsmith.target.remote import RemoteWorker, serve_target
 from draftsmith.target.sampling import GREEDY, Sampling, choose, draw, most_likely, probabilities, streams
 from draftsmith.target.worker import (
     CacheReader,
+    ComputingWorker,
     FeatureWorker,
     Handed,
     RecordingWorker,
@@ -33,6 +35,7 @@ __all__ = [
     "DTYPES",
     "GREEDY",
     "CacheReader",
+    "ComputingWorker",
     "FeatureCache",
     "FeatureWorker",
     "Handed",
@@ -52,6 +55,7 @@ __all__ = [
     "feature_bytes",
     "generate",
     "hub_name",
+    "keep_freed_memory",
     "load_target",
     "load_tokenizer",
     "most_likely",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import socket
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import torch
 from draftsmith.config import TargetConfig
 from draftsmith.errors import ModelError
 from draftsmith.records import Batch
+from draftsmith.target.allocator import keep_freed_memory
 from draftsmith.target.model import Target, load_target
 from draftsmith.target.worker import FeatureWorker, Handed
 
@@ -22,27 +25,38 @@ warnings.filterwarnings("ignore", message="The given NumPy array is not writable
 BITS = {torch.bfloat16: torch.int16}  # numpy has no bfloat16
 
 
+@dataclass(frozen=True)
+class Served:
+    """What a target elsewhere says of itself; fingerprint: of its weights."""
+
+    fingerprint: str
+    place: str
+
+
 def serve_target(
     settings: Mapping[str, Any], device: str, num_threads: int, deterministic: bool
-) -> tuple[Callable[[Batch], npt.NDArray[Any]], str]:
-    """Where the target computes: the function that does, and the fingerprint of its weights."""
+) -> tuple[Callable[[Batch], npt.NDArray[Any]], Served]:
+    """Where the target computes: the function that does, and what to know of it."""
+    keep_freed_memory()
     torch.set_num_threads(num_threads)
     torch.use_deterministic_algorithms(deterministic)
     target = load_target(TargetConfig(**settings), device=device)
-    return functools.partial(_computed, FeatureWorker(target, torch.device("cpu"))), target.fingerprint()
+    said = Served(target.fingerprint(), f"{device} of {socket.gethostname()}")
+    return functools.partial(_computed, FeatureWorker(target, torch.device("cpu"))), said
 
 
 class RemoteWorker:
     """A target elsewhere, used like a FeatureWorker. Called by one thread only."""
 
     def __init__(
-        self, function: Callable[[Batch], npt.NDArray[Any]], fingerprint: str, target: Target, device: torch.device
+        self, function: Callable[[Batch], npt.NDArray[Any]], served: Served, target: Target, device: torch.device
     ) -> None:
         """Raises ModelError if the weights there are not those of `target`, which is here."""
-        if fingerprint != target.fingerprint():
+        if served.fingerprint != target.fingerprint():
             raise ModelError(
                 f"a target worker has read other weights for {target.name} than its drafter; give all machines the same"
             )
+        self.place = served.place
         self._function = function
         self._dtype = target.dtype
         self._device = device

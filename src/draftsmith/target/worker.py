@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -34,10 +34,19 @@ class Handed:
         return FeatureBatch(self.batch.to(device), self.target_hidden)
 
 
+class ComputingWorker(Protocol):
+    """A target that is called by one thread; `place` is the device it is on, in words."""
+
+    place: str
+
+    def __call__(self, batch: Batch) -> Handed: ...
+
+
 class FeatureWorker:
     """A target of its own on one device. Called by one thread only."""
 
     def __init__(self, target: Target, drafter_device: torch.device) -> None:
+        self.place = str(target.device)
         self._target = target
         self._drafter_device = drafter_device
         on_gpu = target.device.type == "cuda"
