@@ -1,7 +1,7 @@
 """Cleans up after a Ray of our own when standard input closes, that is when its driver is gone, however it ended.
 
 A script of its own, run by path in a bare interpreter: `python -I -S janitor.py DIRECTORY`. Removes the directory, and
-ends every process whose environment names it: some of Ray's outlive their parents by a minute.
+ends every process that knows it: some of Ray's outlive their parents by a minute.
 """
 
 import os
@@ -18,7 +18,7 @@ def main() -> None:
     sys.stdin.read()
     clean = 0
     for _ in range(ROUNDS):
-        is_clean = not _end_all(directory.encode()) and not os.path.exists(directory)
+        is_clean = not _end_all(directory) and not os.path.exists(directory)
         clean = clean + 1 if is_clean else 0
         if clean == 2:
             return
@@ -26,19 +26,25 @@ def main() -> None:
         time.sleep(0.1)
 
 
-def _end_all(name: bytes) -> bool:
+def _end_all(name: str) -> bool:
     """Was there anything to end?"""
     found = False
     for number in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc") else []):
         try:
-            with open(f"/proc/{number}/environ", "rb") as file:
-                is_named = name in file.read()
-            if is_named:
+            if _knows(f"/proc/{number}", name):
                 os.kill(int(number), signal.SIGKILL)
                 found = True
         except OSError:  # it has ended, or belongs to somebody else
             continue
     return found
+
+
+def _knows(process: str, name: str) -> bool:
+    """By its environment; or by its logs, because some of Ray's write their title over their environment."""
+    with open(f"{process}/environ", "rb") as file:
+        if name.encode() in file.read():
+            return True
+    return any(name in os.readlink(f"{process}/fd/{number}") for number in os.listdir(f"{process}/fd"))
 
 
 if __name__ == "__main__":
