@@ -21,8 +21,10 @@ def rank(tokens_per_s: float, sum_s: float = 0.0) -> dict[str, Any]:
 def test_the_slow_rank_is_named_with_its_machine_and_what_the_others_lose() -> None:
     text = report_of_ranks([rank(1000), rank(500), rank(1000)], ["a", "b", "c"], grad_accum=3)
     assert "together: 1,500 tokens/s with steps of 3 batches, 3,000 tokens" in text
-    assert "rank 1 on b is slow: the others will wait 50% of their time" in text
-    assert "no rank is notably slower" in report_of_ranks([rank(1000), rank(950)], ["a", "b"], grad_accum=2)
+    assert "rank 1 on b is slow: the others wait 50 % of the time" in text
+    assert "waiting for each other costs ranks 2 % of the time" in report_of_ranks(
+        [rank(1000), rank(950)], ["a", "b"], grad_accum=2
+    )
 
 
 def test_the_slowest_sum_counts() -> None:

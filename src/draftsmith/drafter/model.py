@@ -166,7 +166,10 @@ class Drafter(nn.Module):
         positions_BQ: torch.Tensor,
         mask: Mask | None,
     ) -> torch.Tensor:
-        """`context` and `forward` in one, so that a pass of training needs each layer's parameters once."""
+        """`context` and `forward` in one, so that a pass of training needs each layer's parameters once.
+
+        Shapes, masks and result are theirs.
+        """
         context_BCH, context_table = self._projected(target_hidden_BCX), self._rotary(positions_BC)
         table, states_BQH = self._rotary(positions_BQ), noise_embedding_BQH
         for layer in self.typed_layers():

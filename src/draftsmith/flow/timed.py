@@ -10,7 +10,7 @@ from typing import Any
 
 from draftsmith.flow.accounts import Account, FlowStats, stage_stats
 from draftsmith.flow.channel import Work
-from draftsmith.flow.machine import NOTHING, OVER, Machine, Need
+from draftsmith.flow.machine import INPUT, NOTHING, OVER, Machine, Need
 
 
 class TimedMachine:
@@ -110,7 +110,7 @@ class TimedMachine:
             if need is NOTHING:
                 yield stage, need
             elif need is OVER:
-                self.accounts[stage].wait_for(Need.INPUT, now)
+                self.accounts[stage].wait_for(INPUT, now)
                 yield stage, need
             else:
                 self.accounts[stage].wait_for(need, now)

@@ -28,10 +28,15 @@ def launch(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, A
     When one of them dies all are started again from the last checkpoint. Raises what a rank raised, RankError after too
     many deaths without a new checkpoint, Interrupted if a signal ended the run early.
     """
+    return until_trained(config, ranks_here(config), name=name, resume=resume)
+
+
+def ranks_here(config: RunConfig) -> Callable[[Mapping[str, Any]], Ended]:
+    """What runs all ranks on this machine, each of which is told a word. Raises ConfigError if they cannot share it."""
     num_ranks = config.distributed.num_processes
     check_machine(config, num_ranks)
     check_step(config, num_ranks)
-    return until_trained(config, lambda word: run_ranks(processes(COMMAND, word), num_ranks), name=name, resume=resume)
+    return lambda word: run_ranks(processes(COMMAND, word), num_ranks)
 
 
 def until_trained(

@@ -64,14 +64,8 @@ def learn(
         while not should_stop(config.eval, state.acceptance) and (turn := next(same, None)) is not None:
             place = turn.place_of(peers.rank)
             item = None if place is None else next(items)
-            if not state.pending.num_batches:
-                agreed = pace.agree(watch.seconds(), stop.received, save=saver.wants(state))
-                state.seconds = agreed.seconds
-                if agreed.signal is not None:
-                    stop.received = agreed.signal
-                    break
-                if agreed.save:
-                    saver.save(state)
+            if not state.pending.num_batches and not _all_go_on(state, saver, stop, watch, pace):
+                break
             share = spent(config.train, state, turn.specs[-1].epochs)
             if share >= 1:
                 break
@@ -95,6 +89,18 @@ def learn(
         log.tell(finish_step(state, config, peers))
         _measure_if_due(judge, state, saver, stream, watch, at_end=True)
         return {**stream.summary(), **pace.summary()}
+
+
+def _all_go_on(state: TrainState, saver: Saver | Bystander, stop: StopRequest, watch: _Stopwatch, pace: Pace) -> bool:
+    """Before a step: no rank was asked to stop. The step before is saved first, by all, if the first rank wants it."""
+    agreed = pace.agree(watch.seconds(), stop.received, save=saver.wants(state))
+    state.seconds = agreed.seconds
+    if agreed.signal is not None:
+        stop.received = agreed.signal
+        return False
+    if agreed.save:
+        saver.save(state)
+    return True
 
 
 @contextmanager

@@ -50,11 +50,14 @@ class Pace:
         if self._peers.size == 1 or not self._slowest_s:
             return {}
         waited = [round(max(0.0, 1 - took / self._slowest_s), 4) for took in self._took_s]
-        return {"ranks": {"waited": waited, "verdict": _verdict(waited, self._peers.hosts)}}
+        return {"ranks": {"waited": waited, "verdict": verdict(waited, self._peers.hosts)}}
 
 
-def _verdict(waited: Sequence[float], hosts: Sequence[str]) -> str:
-    """Names the ranks that all others wait for notably longer than for anybody, where they are no more than half."""
+def verdict(waited: Sequence[float], hosts: Sequence[str]) -> str:
+    """Names the ranks that all others wait for notably longer than for anybody, where they are no more than half.
+
+    waited: by rank, the share of its time that it waits for the slowest.
+    """
     slow = [rank for rank, each in enumerate(waited) if each - min(waited) < NOTABLE]
     others = [each for rank, each in enumerate(waited) if rank not in slow]
     if len(slow) > len(others):

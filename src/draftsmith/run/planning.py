@@ -18,15 +18,8 @@ from draftsmith.plan import (
     write_plot,
 )
 from draftsmith.run.directory import as_toml
-from draftsmith.run.opening import (
-    check_something_is_left,
-    open_store,
-    plan_epoch,
-    set_up,
-)
-from draftsmith.target import (
-    load_tokenizer,
-)
+from draftsmith.run.opening import check_something_is_left, open_store, plan_epoch, set_up
+from draftsmith.target import load_tokenizer
 
 ORDER_POLICIES = tuple(POLICIES)
 

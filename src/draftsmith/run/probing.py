@@ -13,19 +13,19 @@ from typing import Any
 import torch
 
 from draftsmith.config import RunConfig
-from draftsmith.distributed import Ended, Peers, Seat, joined, processes, run_ranks, seat_of
+from draftsmith.distributed import Ended, Peers, Seat, joined, seat_of
 from draftsmith.errors import RankError
 from draftsmith.flow.predict import rate_together
 from draftsmith.observe import Progress
-from draftsmith.run.launching import COMMAND, raise_what_a_rank_raised
+from draftsmith.run.launching import raise_what_a_rank_raised, ranks_here
 from draftsmith.run.on_ray import ranks_on_ray
 from draftsmith.run.opening import new_drafter, open_store, place, plan_epoch, specs_of
+from draftsmith.run.pace import verdict
 from draftsmith.run.rounds import check_step
-from draftsmith.run.seating import check_machine, check_seat, seated, set_up_at, uses_gpu
+from draftsmith.run.seating import check_seat, seated, set_up_at, uses_gpu
 from draftsmith.target import load_tokenizer
 from draftsmith.tuning import Probed, probe_devices, report, some_batches
 
-NOTABLE = 0.1  # share of the time that the others wait for one rank
 NUM_SUMS = 3
 
 
@@ -63,7 +63,7 @@ def report_of_ranks(ranks: Sequence[Mapping[str, Any]], hosts: Sequence[str], *,
         "",
         f"together: {together:,.0f} tokens/s with steps of {grad_accum} batches, {step_tokens:,.0f} tokens; summing up "
         f"gradients takes {1e3 * sum_s:,.0f} ms of a step ({sum_s * together / step_tokens:.0%})",
-        _slowest(rates, hosts),
+        verdict([1 - min(rates) / rate for rate in rates], hosts),
     ]
     return "\n".join(lines)
 
@@ -84,10 +84,7 @@ def _ranks(config: RunConfig) -> Iterator[tuple[RunConfig, Callable[[Mapping[str
         with ranks_on_ray(config) as found:
             yield found
         return
-    num_ranks = config.distributed.num_processes
-    check_machine(config, num_ranks)
-    check_step(config, num_ranks)
-    yield config, lambda word: run_ranks(processes(COMMAND, word), num_ranks)
+    yield config, ranks_here(config)
 
 
 def _probed(config: RunConfig, num_batches: int, *, begin: Callable[[], object]) -> Probed:
@@ -127,15 +124,3 @@ def _record(probed: Probed, sum_s: float) -> dict[str, Any]:
         "tokens_per_batch": probed.slots / probed.num_batches,
         "sum_s": sum_s,
     }
-
-
-def _slowest(rates: Sequence[float], hosts: Sequence[str]) -> str:
-    slowest = rates.index(min(rates))
-    others = [rate for rank, rate in enumerate(rates) if rank != slowest]
-    waiting = 1 - rates[slowest] * sum(1 / rate for rate in others) / len(others)
-    if waiting < NOTABLE:
-        return "no rank is notably slower than the others"
-    return (
-        f"rank {slowest} on {hosts[slowest]} is slow: the others will wait {waiting:.0%} of their time; give it a "
-        "faster device, or leave it out"
-    )

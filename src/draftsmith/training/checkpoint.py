@@ -261,8 +261,8 @@ def _moments(state: TrainState) -> dict[str, torch.Tensor]:
 
 
 def _restore_moments(state: TrainState, moments: dict[str, torch.Tensor]) -> None:
-    names = {parameter: name for name, parameter in state.drafter.named_parameters()}
     own = dict(state.drafter.named_parameters())
+    names = {parameter: name for name, parameter in own.items()}
     by_parameter: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in moments.items():
         name, _, kind = key.rpartition("/")
