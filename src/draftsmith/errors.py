@@ -70,3 +70,8 @@ class EngineError(DraftsmithError):
 
 class EngineMissing(EngineError):  # noqa: N818 - nothing failed: there is nothing to ask
     """An engine is not installed, or is not made for this processor."""
+
+
+def first_line(error: BaseException) -> str:
+    """Of what others' errors say, which is often a page; the kind of error if it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

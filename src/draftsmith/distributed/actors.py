@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from draftsmith.distributed.orders import obeying
-from draftsmith.errors import ConfigError, StageError
+from draftsmith.errors import ConfigError, StageError, first_line
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -84,7 +84,7 @@ def _answered(answer: Any, seconds: float) -> Any:
     except ray.exceptions.GetTimeoutError:
         raise StageError(f"an actor has not answered for {seconds:g} s") from None
     except ray.exceptions.RayError as error:
-        raise StageError(f"an actor is gone, or its machine: {str(error).strip().splitlines()[0]}") from None
+        raise StageError(f"an actor is gone, or its machine: {first_line(error)}") from None
 
 
 class RankActor:

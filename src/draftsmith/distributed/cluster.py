@@ -24,7 +24,7 @@ from typing import Any
 
 from draftsmith.distributed import janitor
 from draftsmith.distributed.ranks import LOOPBACK
-from draftsmith.errors import ConfigError
+from draftsmith.errors import ConfigError, first_line
 
 SHARED_MEMORY = Path("/dev/shm")
 LEAST_STORE_BYTES = 128 << 20  # beside results: messages, and what is not given back this very moment
@@ -97,7 +97,7 @@ def own_ray(*, cpus: float, gpus: float, store_bytes: int) -> Iterator[None]:
             except (OSError, RuntimeError, ValueError) as error:
                 if ray.is_initialized():
                     raise
-                raise ConfigError(f"Ray does not start on this machine: {_first_line(error)}") from error
+                raise ConfigError(f"Ray does not start on this machine: {first_line(error)}") from error
             finally:
                 ray_constants.ENABLE_RAY_CLUSTER = was
                 ray.shutdown()
@@ -117,7 +117,7 @@ def ray_at(address: str) -> Iterator[Sequence[Machine]]:
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             ray.shutdown()
             raise ConfigError(
-                f"ray.address is {address!r}, which cannot be joined: {_first_line(error)}; start train on a machine "
+                f"ray.address is {address!r}, which cannot be joined: {first_line(error)}; start train on a machine "
                 "of the cluster, with its token in RAY_AUTH_TOKEN_PATH"
             ) from error
         try:
@@ -143,7 +143,7 @@ def _probe(address: str) -> None:
             raise OSError("what answers is not Ray")
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"ray.address is {address!r}, where Ray does not answer ({_first_line(error)}); it is the host:port that "
+            f"ray.address is {address!r}, where Ray does not answer ({first_line(error)}); it is the host:port that "
             "`ray start --head` prints"
         ) from None
 
@@ -192,7 +192,3 @@ def _signals_kept() -> Iterator[None]:
         for number, handler in before.items():
             with suppress(TypeError):  # one that Python did not set
                 signal.signal(number, handler)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

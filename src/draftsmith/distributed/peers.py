@@ -19,7 +19,7 @@ from torch import distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from draftsmith.errors import ConfigError, RankError
+from draftsmith.errors import ConfigError, RankError, first_line
 
 BUCKET_BYTES = 64 << 20  # gradients that travel together
 PREPARING = timedelta(days=7)  # the first rank may be tokenising all that time
@@ -195,7 +195,7 @@ def _named(what: str, is_loss: Callable[[RuntimeError], bool] = lambda _error: T
     except RuntimeError as error:
         if not is_loss(error):
             raise
-        raise RankError(f"{what}: another rank has ended or hangs ({str(error).splitlines()[0]})") from error
+        raise RankError(f"{what}: another rank has ended or hangs ({first_line(error)})") from error
 
 
 @contextmanager

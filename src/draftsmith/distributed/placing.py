@@ -15,7 +15,7 @@ from typing import Any
 from draftsmith.distributed.actors import Entry, FunctionActor, RankActor
 from draftsmith.distributed.orders import heard, order
 from draftsmith.distributed.ranks import Ended, Ends, Meeting, RankEnd, run_ranks
-from draftsmith.errors import ConfigError, DraftsmithError
+from draftsmith.errors import ConfigError, DraftsmithError, first_line
 
 BY_ERROR = 2  # exit code of a rank that failed with an error that people can mend
 BY_FAULT = 1
@@ -172,7 +172,7 @@ def _wait_for(here: Any, end: Any, placed: Placed, rank: int, ends: Ends) -> Non
         said = {"error": type(error.cause).__name__, "text": str(error.cause if mends else error)}
         ends.put(RankEnd(rank, BY_ERROR if mends else BY_FAULT, said))
     except Exception as error:  # Ray's own
-        ends.put(RankEnd(rank, KILLED, None, f"is gone, or its machine ({str(error).strip().splitlines()[0]})"))
+        ends.put(RankEnd(rank, KILLED, None, f"is gone, or its machine ({first_line(error)})"))
 
 
 def _resources(takes: Takes) -> dict[str, float]:

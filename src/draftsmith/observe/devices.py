@@ -7,6 +7,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from draftsmith.errors import first_line
 from draftsmith.observe.environment import processor_facts
 from draftsmith.observe.finding import Finding
 from draftsmith.observe.picture import size
@@ -36,8 +37,7 @@ def torch_and_devices() -> list[Finding]:
     try:
         import torch
     except (ImportError, OSError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return [Finding("torch works", "problem", first, "install torch anew; see https://pytorch.org")]
+        return [Finding("torch works", "problem", first_line(error), "install torch anew; see https://pytorch.org")]
     found = [_device(torch.device("cpu"), "processor", f"{torch.get_num_threads()} threads, {_instructions()}")]
     if not torch.cuda.is_available():
         built = f"torch is built for CUDA {torch.version.cuda}" if torch.version.cuda else "torch is built without CUDA"
@@ -57,8 +57,8 @@ def _gpu(device: torch.device) -> list[Finding]:
         properties = torch.cuda.get_device_properties(device)
         free, total = torch.cuda.mem_get_info(device)
     except RuntimeError as error:
-        first = str(error).splitlines()[0]
-        return [Finding(f"GPU {device.index}", "problem", first, "leave it out with CUDA_VISIBLE_DEVICES")]
+        advice = "leave it out with CUDA_VISIBLE_DEVICES"
+        return [Finding(f"GPU {device.index}", "problem", first_line(error), advice)]
     described = (
         f"{properties.name}, capability {properties.major}.{properties.minor}, {size(free)} of {size(total)} free"
     )
@@ -82,8 +82,8 @@ def _device(device: torch.device, name: str, described: str) -> Finding:
         try:
             rates[kind], error = _product(device, dtype)
         except RuntimeError as failure:
-            first = str(failure).splitlines()[0]
-            return Finding(name, "problem", f"{described}; {kind}: {first}", "set device to another one")
+            text = f"{described}; {kind}: {first_line(failure)}"
+            return Finding(name, "problem", text, "set device to another one")
         if not error < TOLERANCE[kind]:
             text = f"{described}; products in {kind} are wrong by {error:.1%}"
             return Finding(name, "problem", text, "a broken build or broken hardware: install torch anew, or swap it")

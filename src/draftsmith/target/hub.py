@@ -18,8 +18,3 @@ def hub_is_reachable() -> bool:
     except OSError:
         return False
     return True
-
-
-def first_line(error: BaseException) -> str:
-    """Of what the hub's client has to say, which is often a page."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

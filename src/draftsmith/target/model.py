@@ -17,11 +17,11 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from draftsmith.config import TargetConfig
-from draftsmith.errors import ConfigError, ModelError
+from draftsmith.errors import ConfigError, ModelError, first_line
 from draftsmith.observe import fast_dtype
 from draftsmith.target.builtin import BUILTIN_TARGETS, materialise
 from draftsmith.target.cache import PositionCache, visible
-from draftsmith.target.hub import first_line, hub_is_reachable
+from draftsmith.target.hub import hub_is_reachable
 from draftsmith.target.invariant import length_invariant
 from draftsmith.target.paged import paged_zeros
 
@@ -234,7 +234,7 @@ def resolve_device(name: str, *, setting: str = "device") -> str:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         way_out = "set device=auto" if setting == "device" else "list devices that are here, such as cpu"
         raise ConfigError(f"{setting} is {name!r}, which cannot be used here ({reason}); {way_out}") from None
     return name
