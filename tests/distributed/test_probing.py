@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from draftsmith.run.probing import report_of_ranks
 from helpers import CONFIGS, draftsmith
 
@@ -51,3 +53,12 @@ def test_what_a_rank_cannot_use_is_told_once() -> None:
     assert done.code == 2
     assert done.err.count("draftsmith: ") == 1
     assert "nowhere.jsonl" in done.err
+
+
+@pytest.mark.parametrize("command", ["tune", "train"])
+def test_torchrun_cannot_start_what_ray_starts(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")):
+        monkeypatch.setenv(name, value)
+    done = draftsmith(command, CONFIGS / "tiny-cpu.toml", "runtime=ray")
+    assert done.code == 2
+    assert "start this command without torchrun" in done.err

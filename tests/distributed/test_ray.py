@@ -291,6 +291,7 @@ def test_what_ray_cannot_do_is_said_before_anything_starts(tmp_path: Path, monke
     def error_of(*settings: str) -> str:
         done = draftsmith("train", CONFIGS / "tiny-cpu.toml", "runtime=ray", f"run.dir={tmp_path / 'run'}", *settings)
         assert done.code == 2
+        assert "goes on" not in done.err, "nothing has begun"
         return done.err
 
     assert "in /dev/shm), but up to" in error_of("flow.budget_bytes=1000000000000000")

@@ -54,8 +54,8 @@ def launch_on_ray(config: RunConfig, *, name: str, resume: bool = False) -> dict
     """
     run = directory_of(config, name)
     config = config.model_copy(update={"run": config.run.model_copy(update={"dir": run})})
-    Progress(str(run)).note(f"everything ends with this process; what goes on then is: {resume_command(run)}")
     with ranks_on_ray(config) as (settled, ranks):
+        Progress(str(run)).note(f"everything ends with this process; what goes on then is: {resume_command(run)}")
         return until_trained(settled, ranks, name=name, resume=resume)
 
 

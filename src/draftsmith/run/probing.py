@@ -22,7 +22,7 @@ from draftsmith.run.on_ray import ranks_on_ray
 from draftsmith.run.opening import new_drafter, open_store, place, plan_epoch, specs_of
 from draftsmith.run.pace import verdict
 from draftsmith.run.rounds import check_step
-from draftsmith.run.seating import check_seat, seated, set_up_at, uses_gpu
+from draftsmith.run.seating import check_seat, check_starter, seated, set_up_at, uses_gpu
 from draftsmith.target import load_tokenizer
 from draftsmith.tuning import Probed, probe_devices, report, some_batches
 
@@ -36,9 +36,14 @@ def tune(config: RunConfig, *, num_batches: int) -> str | None:
     do not lead.
     """
     seat = seat_of(os.environ)
+    check_starter(config, seat)
     if seat is None and (config.runtime == "ray" or config.distributed.num_processes > 1):
         return _tune_elsewhere(config, num_batches)
-    seat = seat or Seat()
+    return measure_at(config, seat or Seat(), num_batches=num_batches)
+
+
+def measure_at(config: RunConfig, seat: Seat, *, num_batches: int) -> str | None:
+    """The part of one rank in `tune`, when all have been started."""
     check_seat(config, seat)
     check_step(config, seat.size)
     with joined(seat, on_gpu=uses_gpu(config, seat), timeout_s=config.flow.watchdog_s) as peers:

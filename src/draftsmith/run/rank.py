@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from draftsmith.config import parse_config
-from draftsmith.distributed import answering
+from draftsmith.distributed import Seat, answering, seat_of
 from draftsmith.errors import DraftsmithError, Interrupted, RankError
 from draftsmith.run.launching import CAN_BE_MENDED, LOST_A_RANK
 from draftsmith.run.on_ray import workers_elsewhere
-from draftsmith.run.probing import tune
+from draftsmith.run.probing import measure_at
 from draftsmith.run.training import train
 from draftsmith.streams import Workers, workers_here
 
@@ -39,7 +39,7 @@ def _obey(word: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], None], 
     try:
         config = parse_config(word["config"])
         if "num_batches" in word:
-            answer({"report": tune(config, num_batches=word["num_batches"])})
+            answer({"report": measure_at(config, _own_seat(), num_batches=word["num_batches"])})
         else:
             train(config, name=word["name"], resume=word["resume"], workers=workers)
     except DraftsmithError as error:
@@ -51,6 +51,12 @@ def _obey(word: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], None], 
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _own_seat() -> Seat:
+    seat = seat_of(os.environ)
+    assert seat is not None, "whoever starts a rank tells it its seat"
+    return seat
 
 
 def _on_sigterm(_number: int, _frame: object) -> None:

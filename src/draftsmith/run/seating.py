@@ -84,6 +84,12 @@ def check_machine(config: RunConfig, num_processes: int) -> None:
                 )
 
 
+def check_starter(config: RunConfig, seat: Seat | None) -> None:
+    """Raises ConfigError if torchrun has started a command that starts processes on Ray."""
+    if config.runtime == "ray" and seat is not None:
+        raise ConfigError("runtime=ray starts its processes itself; start this command without torchrun")
+
+
 def check_seat(config: RunConfig, seat: Seat) -> None:
     """Raises ConfigError for settings that several ranks cannot have."""
     wanted, there = config.distributed.num_processes, seat.size if config.runtime == "ray" else seat.num_local

@@ -15,7 +15,7 @@ import numpy as np
 from draftsmith.config import RunConfig, parse_config
 from draftsmith.distributed import Peers, Seat, is_sharded, joined, seat_of, shard
 from draftsmith.drafter import Drafter, mask_builder
-from draftsmith.errors import CheckpointError, ConfigError, DraftsmithError, Interrupted, StageError
+from draftsmith.errors import CheckpointError, DraftsmithError, Interrupted, StageError
 from draftsmith.export import export_drafter
 from draftsmith.flow import Background
 from draftsmith.observe import Journal, Progress, StopRequest, check_sinks, open_sinks, silenced
@@ -39,7 +39,7 @@ from draftsmith.run.opening import (
 from draftsmith.run.reporting import reported
 from draftsmith.run.resuming import Begun, begin, facts_of, follow
 from draftsmith.run.rounds import check_epoch, check_step
-from draftsmith.run.seating import check_seat, seated, set_up_at, uses_gpu
+from draftsmith.run.seating import check_seat, check_starter, seated, set_up_at, uses_gpu
 from draftsmith.run.workplace import Workplace
 from draftsmith.streams import CONSUMER, Workers, workers_here
 from draftsmith.target import load_target, load_tokenizer
@@ -59,8 +59,7 @@ def train(
     check_sinks(config.observe.sinks)
     seat = seat_of(os.environ)
     if config.runtime == "ray" and workers is workers_here:
-        if seat is not None:
-            raise ConfigError("runtime=ray starts its processes itself; start train without torchrun")
+        check_starter(config, seat)
         return launch_on_ray(config, name=name, resume=resume)
     if seat is None and config.distributed.num_processes > 1:
         return launch(config, name=name, resume=resume)
