@@ -58,9 +58,10 @@ def probe_devices(
     new_drafter: Callable[[Target], Drafter],
     begin: Callable[[], object],
 ) -> Probed:
-    """Measure on these batches. `begin` is called for each device, once it is warm, just before it is measured."""
+    """Measure on these batches. `begin` is called once, when the first device is warm, just before it is measured."""
     devices = list(dict.fromkeys([*where.target_devices, where.drafter_device]))
-    probes = [_probe(config, device, store, specs, new_drafter, begin) for device in devices]
+    probes = [_probe(config, devices[0], store, specs, new_drafter, begin)]
+    probes += [_probe(config, device, store, specs, new_drafter, lambda: None) for device in devices[1:]]
     target = load_target(config.target)
     sizes = [feature_bytes(spec, target) for spec in specs]
     entries = [*where.target_devices, where.drafter_device] if where.name == "split" else list(where.target_devices)
