@@ -304,6 +304,9 @@ def test_what_ray_cannot_do_is_said_before_anything_starts(tmp_path: Path, monke
         start = time.monotonic()
         assert "where Ray does not answer (timed out" in error_of(f"ray.address={address}")
         assert time.monotonic() - start < 15
+    with monkeypatch.context() as patched:
+        patched.setenv("RAY_AUTH_MODE", "disabled")
+        assert "RAY_AUTH_MODE is 'disabled'" in error_of("ray.address=127.0.0.1:1")
     monkeypatch.setattr(own, "find_spec", lambda _name: None)
     assert "pip install 'draftsmith[ray]'" in error_of()
     assert not (tmp_path / "run").exists()

@@ -106,8 +106,8 @@ def own_ray(*, cpus: float, gpus: float, store_bytes: int) -> Iterator[None]:
 @contextmanager
 def ray_at(address: str) -> Iterator[Sequence[Machine]]:
     """The cluster at host:port, and its machines. Raises ConfigError within 15 s if it does not answer."""
+    _insist_on_token()
     _probe(address)
-    os.environ.setdefault("RAY_AUTH_MODE", "token")  # read once, when Ray is imported
     import ray
 
     with _signals_kept(), _environment(RAY_USAGE_STATS_ENABLED="0"):
@@ -124,6 +124,13 @@ def ray_at(address: str) -> Iterator[Sequence[Machine]]:
             yield machines
         finally:
             ray.shutdown()
+
+
+def _insist_on_token() -> None:
+    """Ray reads this once, when it is imported. Raises ConfigError if somebody has asked for another way."""
+    mode = os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if mode != "token":
+        raise ConfigError(f"RAY_AUTH_MODE is {mode!r} in the environment; Ray is used with a token only: unset it")
 
 
 def _machine(node: Mapping[str, Any]) -> Machine:
