@@ -280,6 +280,23 @@ def test_everything_ends_with_the_driver_and_listens_on_loopback_alone(settings:
     until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family), seconds=10)
 
 
+ENDS_LATER = """
+import time
+from draftsmith.distributed import own_ray
+with own_ray(cpus=1, gpus=0, store_bytes=1 << 27):
+    pass
+time.sleep(3)
+"""
+
+
+def test_a_driver_that_lives_on_does() -> None:
+    """As a library, in a process that does other things afterwards; its logs of Ray stay open."""
+    before = left_behind()
+    done = subprocess.run([sys.executable, "-c", ENDS_LATER], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    until(lambda: not left_behind() - before)
+
+
 @contextmanager
 def deaf() -> Iterator[str]:
     """An address that accepts connections and never says a word."""

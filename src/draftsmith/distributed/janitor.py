@@ -11,6 +11,7 @@ import sys
 import time
 
 ROUNDS = 50
+TITLE = b"ray::"
 
 
 def main() -> None:
@@ -40,10 +41,13 @@ def _end_all(name: str) -> bool:
 
 
 def _knows(process: str, name: str) -> bool:
-    """By its environment; or by its logs, because some of Ray's write their title over their environment."""
+    """By its environment; or by its logs, if it is one of Ray's that wrote its title over its environment."""
     with open(f"{process}/environ", "rb") as file:
         if name.encode() in file.read():
             return True
+    with open(f"{process}/cmdline", "rb") as file:
+        if not file.read().startswith(TITLE):
+            return False  # such as a driver that lives on, whose own logs stay open
     return any(name in os.readlink(f"{process}/fd/{number}") for number in os.listdir(f"{process}/fd"))
 
 
