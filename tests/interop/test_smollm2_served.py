@@ -27,7 +27,7 @@ from helpers import draftsmith
 pytestmark = [pytest.mark.interop, pytest.mark.smollm2, pytest.mark.timeout(1800)]
 
 NUM_PROMPTS, NUM_TOKENS = 8, 48
-OTHER_PYTHON = Path(__file__).parents[2] / ".venv-engines" / "bin" / "python"
+OTHER = Path(__file__).parents[2] / ".venv-engines"
 # fp32, so that the result does not depend on what bf16 costs here; few rows, learnt well, so that much is accepted.
 RECIPE = """
 seed = 0
@@ -123,7 +123,7 @@ def test_the_served_acceptance_is_ours_on_the_servers_own_tokens(
 def test_engines_of_another_environment_read_every_bit(run: Path, tmp_path: Path) -> None:
     done = draftsmith("export", run, tmp_path / "served", "--format", "speculators")
     assert done.code == 0, done.err
-    verdicts = {each.reader: each for each in verify(tmp_path / "served", pythons=[OTHER_PYTHON])}
+    verdicts = {each.reader: each for each in verify(tmp_path / "served", pythons=[OTHER / "bin" / "python"])}
     for reader in ("speculators", "vLLM", "vLLM from speculators"):
         print(reader, verdicts[reader])
         assert verdicts[reader].status == "passed", verdicts[reader].detail
