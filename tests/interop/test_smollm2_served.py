@@ -118,7 +118,7 @@ def test_the_served_acceptance_is_ours_on_the_servers_own_tokens(
 
 
 @pytest.mark.skipif(
-    not OTHER_PYTHON.exists(), reason="vLLM and speculators are not there; `make engines` installs them"
+    not (OTHER / "stamp").exists(), reason="vLLM and speculators are not there; `make engines` installs them"
 )
 def test_engines_of_another_environment_read_every_bit(run: Path, tmp_path: Path) -> None:
     done = draftsmith("export", run, tmp_path / "served", "--format", "speculators")
