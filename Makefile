@@ -33,7 +33,8 @@ check: .venv/dev.stamp
 interop: .venv/dev.stamp
 	$(BIN)/python -m pytest -rsP -m interop tests/interop
 
-# vLLM's loader and the speculators library, in an environment of their own: 4 GB. `make interop` asks them if it is there.
+# vLLM's loader and the speculators library, in an environment of their own, which `make interop` asks if it is there.
+# What torch has for pictures and sound may come built for another torch, and neither of them needs it.
 engines: .venv-engines/stamp
 .venv-engines/stamp: engines.txt
 	$(PYTHON) -m venv .venv-engines
