@@ -13,7 +13,7 @@ from draftsmith.flow.machine import Machine, Need
 
 
 @dataclass
-class Pace:
+class WorkerPace:
     """How fast one worker is while it works, in units (or items) per second; failed attempts do not count."""
 
     busy_s: float = 0.0
@@ -33,7 +33,7 @@ class Account:
         self.num_busy = 0
         self.num_waiting = 0
         self.num_units = 0
-        self.by_worker = [Pace() for _ in range(num_workers)]
+        self.by_worker = [WorkerPace() for _ in range(num_workers)]
         self.busy_s = 0.0
         self.starved_s = 0.0
         self.blocked_s = 0.0
