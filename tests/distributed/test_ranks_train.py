@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from ranks import TWO, Train, assert_close, events_of, happens, hash_of, rows_of
 
-from draftsmith.run.lock import locked
 from draftsmith.training import load_checkpoint
 from helpers import CONFIGS, draftsmith
 
@@ -117,6 +116,12 @@ def test_an_error_of_one_rank_is_told_once_and_what_was_trained_is_saved(
     assert load_checkpoint(run)[1]["step"] == 5
 
 
+def test_an_address_of_ray_is_ignored_without_it_and_that_is_said_once(train: Train) -> None:
+    done, _ = train("ray.address=somewhere:6379", "train.max_steps=1")
+    assert done.code == 0, done.err
+    assert done.err.count("ray.address is 'somewhere:6379', which is ignored, because runtime is not ray") == 1
+
+
 def test_ranks_end_with_whoever_started_them(settings: list[str], tmp_path: Path) -> None:
     command = "from draftsmith.cli import main; main()"
     run = tmp_path / "run"
@@ -134,15 +139,6 @@ def test_ranks_end_with_whoever_started_them(settings: list[str], tmp_path: Path
     began = time.monotonic()
     wait_until(lambda: not any(is_running(rank) for rank in ranks))
     assert time.monotonic() - began < 5
-
-
-def test_two_runs_in_one_directory_are_refused_also_between_ranks(train: Train, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    with locked(tmp_path / "run"):
-        done, _ = train(TWO)
-    assert done.code == 2
-    assert done.err.count("is in use by another process") == 1
-    assert "Traceback" not in done.err
 
 
 def children_of(parent: int) -> list[str]:

@@ -304,7 +304,9 @@ def deaf() -> Iterator[str]:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
-def test_what_ray_cannot_do_is_said_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_ray_cannot_do_is_said_before_anything_starts(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def error_of(*settings: str) -> str:
         done = draftsmith("train", CONFIGS / "tiny-cpu.toml", "runtime=ray", f"run.dir={tmp_path / 'run'}", *settings)
         assert done.code == 2
@@ -321,6 +323,15 @@ def test_what_ray_cannot_do_is_said_before_anything_starts(tmp_path: Path, monke
         start = time.monotonic()
         assert "where Ray does not answer (timed out" in error_of(f"ray.address={address}")
         assert time.monotonic() - start < 15
+    for token in ("of another cluster", None):
+        with monkeypatch.context() as patched:
+            patched.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+            if token:
+                (tmp_path / "token").write_text(token)
+            start = time.monotonic()
+            assert "whose token is not the one here" in error_of(f"ray.address={nodes.cluster.address}")
+            assert time.monotonic() - start < 10, "not after Ray's own attempts"
+        (tmp_path / "token").unlink(missing_ok=True)
     with monkeypatch.context() as patched:
         patched.setenv("RAY_AUTH_MODE", "disabled")
         assert "RAY_AUTH_MODE is 'disabled'" in error_of("ray.address=127.0.0.1:1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 # auto: bfloat16 where the device is measured to be as fast in it, else float32; a run's config.toml says which.
 Precision = Literal["auto", "float32", "bfloat16"]
+HOST_AND_PORT = re.compile(r"[^/:\[\]\s]+:(?P<port>[0-9]{1,5})")
 
 
 class Section(BaseModel):
@@ -226,12 +228,20 @@ class RayConfig(Section):
     """Where Ray is, with runtime=ray, and how long it may take; hidden states have flow.watchdog_s."""
 
     address: str | None = Field(
-        default=None,
-        pattern=r"^[^/\s]+:\d+$",
-        description="host:port of a cluster that runs; by default a Ray of our own on this machine.",
+        default=None, description="host:port of a cluster that runs; by default a Ray of our own on this machine."
     )
     placing_s: float = Field(default=120.0, gt=0, le=1e6, description="Seconds until all processes have a place.")
     loading_s: float = Field(default=1800.0, gt=0, le=1e6, description="Seconds until a target is loaded.")
+
+    @model_validator(mode="after")
+    def _host_and_port(self) -> RayConfig:
+        found = None if self.address is None else HOST_AND_PORT.fullmatch(self.address)
+        if self.address is not None and not (found and 1 <= int(found["port"]) <= 65535):
+            raise ValueError(
+                f"ray.address is {self.address!r}; give the host:port that `ray start --head` prints: a name or an "
+                "IPv4 address, and a port from 1 to 65535"
+            )
+        return self
 
 
 class CheckpointConfig(Section):

@@ -31,6 +31,7 @@ LEAST_STORE_BYTES = 128 << 20  # beside results: messages, and what is not given
 ANSWER_S = 5.0  # for a cluster to accept a connection
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # the preface of HTTP/2, and empty settings
 SETTINGS = 4  # the kind of frame that a server greets with
+ASKING = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
 QUIET = {"log_to_driver": False, "logging_level": "critical"}  # ranks and errors speak for themselves
 
 
@@ -108,6 +109,7 @@ def ray_at(address: str) -> Iterator[Sequence[Machine]]:
     """The cluster at host:port, and its machines. Raises ConfigError within 15 s if it does not answer."""
     _insist_on_token()
     _probe(address)
+    _ask(address)
     import ray
 
     with _signals_kept(), _environment(RAY_USAGE_STATS_ENABLED="0"):
@@ -149,10 +151,36 @@ def _probe(address: str) -> None:
         if answer[3:4] != bytes([SETTINGS]):
             raise OSError("what answers is not Ray")
     except (OSError, ValueError) as error:
+        raise _silent(address, first_line(error)) from None
+
+
+def _ask(address: str) -> None:
+    """Ask who the cluster is, in a process of its own: Ray ends the one that asks without a token.
+
+    Raises ConfigError if the cluster has another token, or does not tell.
+    """
+    asked = subprocess.run(
+        [sys.executable, "-c", ASKING, address],
+        env={**os.environ, "RAY_py_gcs_connect_timeout_s": f"{ANSWER_S:.0f}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if asked.returncode == 0:
+        return
+    if "authenti" in asked.stderr.lower():
         raise ConfigError(
-            f"ray.address is {address!r}, where Ray does not answer ({first_line(error)}); it is the host:port that "
-            "`ray start --head` prints"
-        ) from None
+            f"ray.address is {address!r}, a cluster whose token is not the one here, if there is one; put the "
+            "cluster's into ~/.ray/auth_token, or into the file that RAY_AUTH_TOKEN_PATH names"
+        )
+    raise _silent(address, asked.stderr.strip().rpartition("\n")[2])
+
+
+def _silent(address: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"ray.address is {address!r}, where Ray does not answer ({why}); it is the host:port that `ray start --head` "
+        "prints"
+    )
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from draftsmith.files import LEFTOVER, atomic_write, sweep
 from draftsmith.observe import describe_environment
 from draftsmith.redaction import redacted
 from draftsmith.run.contract import differences, settings_of
-from draftsmith.run.lock import LOCK, locked
+from draftsmith.run.lock import LOCK, check_free, locked
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -52,6 +52,20 @@ def claimed(config: RunConfig, name: str, *, resume: bool = False) -> Iterator[C
         except OSError as error:
             raise _unwritable(run, error) from error
         yield claim
+
+
+def with_directory(config: RunConfig, name: str, *, resume: bool = False) -> RunConfig:
+    """The same, with the directory of its run, where nothing is changed.
+
+    Raises what `claimed` would: for a starter of processes, which would find out only when they run.
+    """
+    run = directory_of(config, name)
+    _look_at(run, as_settled_before(config), resume=resume)
+    try:
+        check_free(run)
+    except OSError as error:
+        raise _unwritable(run, error) from error
+    return config.model_copy(update={"run": config.run.model_copy(update={"dir": run})})
 
 
 @contextmanager
@@ -94,6 +108,10 @@ def as_settled_before(config: RunConfig) -> RunConfig:
     if train.dtype == "auto":
         train = train.model_copy(update={"dtype": before.train.dtype})
     return config.model_copy(update={"target": target, "train": train})
+
+
+def resume_command(run: Path) -> str:
+    return f"draftsmith train {run} --resume"
 
 
 def is_finished(run: Path) -> bool:

@@ -12,7 +12,7 @@ from draftsmith.config import RunConfig
 from draftsmith.distributed import Ended, processes, run_ranks
 from draftsmith.errors import DraftsmithError, Interrupted, RankError
 from draftsmith.observe import Progress
-from draftsmith.run.directory import directory_of, read_json
+from draftsmith.run.directory import read_json, resume_command, with_directory
 from draftsmith.run.rounds import check_step
 from draftsmith.run.seating import check_machine
 from draftsmith.training import checkpoint_directories, step_of
@@ -28,6 +28,7 @@ def launch(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, A
     When one of them dies all are started again from the last checkpoint. Raises what a rank raised, RankError after too
     many deaths without a new checkpoint, Interrupted if a signal ended the run early.
     """
+    config = with_directory(config, name, resume=resume)
     return until_trained(config, ranks_here(config), name=name, resume=resume)
 
 
@@ -43,8 +44,8 @@ def until_trained(
     config: RunConfig, ranks: Callable[[Mapping[str, Any]], Ended], *, name: str, resume: bool
 ) -> dict[str, Any]:
     """Run all ranks, each of which is told a word, again and again until they have trained; the law of `launch`."""
-    run, deaths = directory_of(config, name), 0
-    config = config.model_copy(update={"run": config.run.model_copy(update={"dir": run})})
+    run, deaths = config.run.dir, 0
+    assert run is not None, "with_directory comes before"
     while True:
         saved = _newest_step(run)
         ended = ranks({"config": config.model_dump(mode="json"), "name": name, "resume": resume})
@@ -80,7 +81,7 @@ def _say_or_stop(ended: Ended, run: Path, deaths: int, max_restarts: int) -> Non
     if deaths > max_restarts:
         raise RankError(
             f"{first.how}{why}; that was death {deaths} without a new checkpoint, so the run ends. What was saved is "
-            f"in {run}; to go on from {where}: draftsmith train {run} --resume"
+            f"in {run}; to go on from {where}: {resume_command(run)}"
         )
     Progress(str(run)).note(f"{first.how}{why}; all ranks start again from {where} ({deaths} of {max_restarts})")
 

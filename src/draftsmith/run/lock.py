@@ -8,7 +8,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from draftsmith.errors import CheckpointError
@@ -20,7 +20,7 @@ KERNEL_LOCKS = Path("/proc/locks")
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
     """Hold `run` for this process. Raises CheckpointError that names the holder if another one has it."""
-    file = _take(run)
+    file = _take(run, os.O_CREAT)
     try:
         os.ftruncate(file, 0)
         os.write(file, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode() + b"\n")
@@ -29,10 +29,16 @@ def locked(run: Path) -> Iterator[None]:
         os.close(file)
 
 
-def _take(run: Path) -> int:
+def check_free(run: Path) -> None:
+    """Raises CheckpointError that names the holder if another process has `run`. Writes nothing."""
+    with suppress(FileNotFoundError):
+        os.close(_take(run, 0))
+
+
+def _take(run: Path, flags: int) -> int:
     path = run / LOCK
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        file = os.open(path, os.O_RDWR | flags, 0o644)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if path.exists() and os.path.samestat(os.fstat(file), path.stat()):

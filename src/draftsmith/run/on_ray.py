@@ -11,7 +11,6 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
@@ -36,7 +35,7 @@ from draftsmith.distributed import (
 from draftsmith.errors import ConfigError
 from draftsmith.observe import Progress, memory_limit_bytes
 from draftsmith.records import Batch
-from draftsmith.run.directory import directory_of
+from draftsmith.run.directory import resume_command, with_directory
 from draftsmith.run.launching import until_trained
 from draftsmith.run.rounds import check_step
 from draftsmith.run.seating import seated
@@ -52,8 +51,9 @@ def launch_on_ray(config: RunConfig, *, name: str, resume: bool = False) -> dict
     When a rank dies all ranks are started again from the last checkpoint, while targets keep their weights. Raises as
     `launch` and `ranks_on_ray` do.
     """
-    run = directory_of(config, name)
-    config = config.model_copy(update={"run": config.run.model_copy(update={"dir": run})})
+    config = with_directory(config, name, resume=resume)
+    run = config.run.dir
+    assert run is not None
     with ranks_on_ray(config) as (settled, ranks):
         Progress(str(run)).note(f"everything ends with this process; what goes on then is: {resume_command(run)}")
         return until_trained(settled, ranks, name=name, resume=resume)
@@ -74,10 +74,6 @@ def ranks_on_ray(config: RunConfig) -> Iterator[tuple[RunConfig, Callable[[Mappi
         placed(shares, placing_s=config.ray.placing_s, max_restarts=config.distributed.max_restarts) as places,
     ):
         yield settled, functools.partial(places.run, obey_in_actor, directory=os.getcwd())
-
-
-def resume_command(run: Path) -> str:
-    return f"draftsmith train {run} --resume"
 
 
 def workers_elsewhere(actors: Sequence[Any], config: RunConfig, target: Target, where: Topology) -> list[RemoteWorker]:

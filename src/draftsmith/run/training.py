@@ -20,12 +20,20 @@ from draftsmith.export import export_drafter
 from draftsmith.flow import Background
 from draftsmith.observe import Journal, Progress, StopRequest, check_sinks, open_sinks, silenced
 from draftsmith.run.contract import contract_of
-from draftsmith.run.directory import Claim, as_settled_before, claimed, discarded_on_failure, write_json, write_settings
+from draftsmith.run.directory import (
+    Claim,
+    as_settled_before,
+    claimed,
+    discarded_on_failure,
+    resume_command,
+    write_json,
+    write_settings,
+)
 from draftsmith.run.exporting import card_of
 from draftsmith.run.launching import launch
 from draftsmith.run.loop import learn, spent
 from draftsmith.run.measuring import evaluate
-from draftsmith.run.on_ray import launch_on_ray, resume_command
+from draftsmith.run.on_ray import launch_on_ray
 from draftsmith.run.opening import (
     check_something_is_left,
     features_on_disk,
@@ -105,6 +113,8 @@ def _lead(config: RunConfig, peers: Peers, workers: Workers, *, name: str, resum
         ):
             if config.runtime == "ray":
                 journal.event("on_ray", goes_on_with=resume_command(claim.run))
+            elif config.ray.address is not None:
+                _warn(journal, f"ray.address is {config.ray.address!r}, which is ignored, because runtime is not ray")
             _say_how_it_begins(journal, claim, work, state, begun, changed)
             with StopRequest() as stop:
                 summary = _train(work, state, begun, journal, stop)

@@ -1,0 +1,64 @@
+"""A directory that a run cannot have is refused by whoever starts its processes, before any of them is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ranks import TWO
+
+import draftsmith.run.launching as launching
+import draftsmith.run.on_ray as on_ray
+from draftsmith.run.lock import locked
+from helpers import CONFIGS, draftsmith
+
+BOTH = pytest.mark.parametrize("where", [TWO, "runtime=ray"])
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    started = []
+    monkeypatch.setattr(launching, "run_ranks", lambda *_: started.append("ranks"))
+    monkeypatch.setattr(on_ray, "_machines", lambda *_: started.append("Ray"))
+    yield
+    assert not started
+
+
+def error_of(run: Path, *arguments: str) -> str:
+    """Also that it changes nothing."""
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    done = draftsmith("train", CONFIGS / "tiny-cpu.toml", "train.grad_accum=2", f"run.dir={run}", *arguments)
+    assert done.code == 2
+    assert "Traceback" not in done.err
+    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    return done.err
+
+
+@BOTH
+def test_one_that_another_process_holds(where: str, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with locked(tmp_path / "run"):
+        holder = json.loads((tmp_path / "run" / "LOCK").read_text(encoding="utf-8"))
+        assert f'is in use by another process, {{"pid": {holder["pid"]}' in error_of(tmp_path / "run", where)
+
+
+@BOTH
+def test_one_with_a_finished_run(where: str, finished_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished_run, tmp_path / "run")
+    assert "already holds a run, which is finished" in error_of(tmp_path / "run", where)
+
+
+@BOTH
+def test_one_with_somebody_elses_files(where: str, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("years of work", encoding="utf-8")
+    assert "there is thesis.txt" in error_of(tmp_path / "run", where)
+
+
+@BOTH
+def test_one_without_a_run_that_could_be_resumed(where: str, tmp_path: Path) -> None:
+    assert "holds no run that could be resumed" in error_of(tmp_path / "run", where, "--resume")
+    assert not (tmp_path / "run").exists()
