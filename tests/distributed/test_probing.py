@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
+from ranks import RANK
 
+import draftsmith.run.launching as launching
 from draftsmith.run.probing import report_of_ranks
 from helpers import CONFIGS, draftsmith
 
@@ -45,6 +48,25 @@ def test_ranks_measure_together_and_refuse_what_training_would() -> None:
     done = draftsmith("tune", CONFIGS / "tiny-cpu.toml", "distributed.num_processes=2", "train.grad_accum=3")
     assert done.code == 2
     assert "cannot be shared evenly by 2" in done.err
+
+
+SLOW = """
+import os, time
+import draftsmith.run.probing as probing
+original = probing.open_store
+def open_store(*arguments):
+    time.sleep(7 if os.environ["RANK"] == "1" else 0)
+    return original(*arguments)
+probing.open_store = open_store
+"""
+
+
+def test_ranks_wait_for_one_that_prepares_for_longer_than_any_sum_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "COMMAND", (sys.executable, "-c", SLOW + RANK))
+    settings = ("distributed.num_processes=2", "train.grad_accum=2", "flow.watchdog_s=5")
+    done = draftsmith("tune", CONFIGS / "tiny-cpu.toml", *settings, "--batches", 1)
+    assert done.code == 0, done.err
+    assert "together: " in done.out
 
 
 def test_what_a_rank_cannot_use_is_told_once() -> None:

@@ -105,6 +105,12 @@ class Peers:
         self.tell(f"{topic}/{self.rank}", word)
         return [self.hear(f"{topic}/{rank}") for rank in range(self.size)] if self.leads else []
 
+    def wait_for_all(self, topic: str) -> None:
+        """Return when all have come here, however long some prepare."""
+        self.gather(topic, True)
+        with self.first_one_first(f"{topic}/all"):
+            pass
+
     @contextmanager
     def first_one_first(self, topic: str) -> Iterator[None]:
         """The first rank does what is in the block; the others do it once that is done."""

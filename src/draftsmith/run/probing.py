@@ -49,9 +49,10 @@ def measure_at(config: RunConfig, seat: Seat, *, num_batches: int) -> str | None
     with joined(seat, on_gpu=uses_gpu(config, seat), timeout_s=config.flow.watchdog_s) as peers:
         settled = seated(set_up_at(config, seat), seat)
         with Progress(f"measuring {config.target.model}"):
-            probed = _probed(settled, num_batches, begin=lambda: float(peers.sum(torch.zeros(1))))
+            probed = _probed(settled, num_batches, begin=lambda: peers.wait_for_all("warm"))
         if peers.size == 1:
             return report(probed)
+        peers.wait_for_all("measured")
         ranks = peers.gather("probed", _record(probed, _sum_s(peers, settled, probed.gradient_bytes)))
         return report_of_ranks(ranks, peers.hosts, grad_accum=config.train.grad_accum) if peers.leads else None
 

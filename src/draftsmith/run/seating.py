@@ -92,8 +92,8 @@ def check_starter(config: RunConfig, seat: Seat | None) -> None:
 
 def check_seat(config: RunConfig, seat: Seat) -> None:
     """Raises ConfigError for settings that several ranks cannot have."""
-    wanted, there = config.distributed.num_processes, seat.size if config.runtime == "ray" else seat.num_local
-    if wanted > 1 and wanted != there:
+    wanted, there = config.distributed.num_processes, seat.num_local
+    if config.runtime == "local" and wanted not in (1, there):  # Ray starts as many as are wanted
         raise ConfigError(
             f"distributed.num_processes is {wanted}, but {there} were started on this machine; leave it out "
             "where torchrun starts them"
