@@ -21,7 +21,7 @@ from draftsmith.observe import describe_environment
 from draftsmith.report import read_run
 from draftsmith.report.diagnosis.words import paragraph
 from draftsmith.report.explain import diagnosis_of
-from draftsmith.run.training import train
+from draftsmith.run.starting import train
 
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "tiny-cpu.toml"
 ORDERS = ("quota", "shuffle", "diversity-first", "sequential")

@@ -34,7 +34,7 @@ from draftsmith.observe import Journal, TrainingView, describe_environment, live
 from draftsmith.observe.lines import LineLog
 from draftsmith.observe.sinks import Sinks
 from draftsmith.plan.tables import text_table
-from draftsmith.run.training import train
+from draftsmith.run.starting import train
 from draftsmith.streams import FeatureStream
 
 PROMISE = 0.005  # of a step

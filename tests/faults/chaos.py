@@ -36,7 +36,7 @@ class Training:
     def __init__(self, arguments: Sequence[object], output: Path) -> None:
         self.output = output
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["draftsmith.run.training", "chaos"])
+        context.set_forkserver_preload(["draftsmith.run.starting", "chaos"])
         self._child = context.Process(target=_command_line, args=([str(each) for each in arguments], str(output)))
         self._child.start()
         self.pid = self._child.pid or 0

@@ -208,7 +208,7 @@ def test_P16_a_bug_keeps_its_traceback_without_the_credential(monkeypatch: pytes
     def broken(*_arguments: object, **_settings: object) -> None:
         raise ZeroDivisionError(TOKENS["MY_PASSWORD"])
 
-    monkeypatch.setattr("draftsmith.run.training.train", broken)
+    monkeypatch.setattr("draftsmith.run.starting.train", broken)
     done = draftsmith("train", TINY)
     assert done.code == 1
     assert "ZeroDivisionError: ***" in done.err

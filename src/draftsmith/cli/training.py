@@ -18,10 +18,10 @@ def demo(
     minutes: Annotated[float, typer.Option(min=0.05, help="Minutes of training.")] = 5.0,
 ) -> None:
     """The whole way on a laptop: train a drafter for SmolLM2-135M-Instruct, measure it, export it."""
-    from draftsmith.run import opening, training
+    from draftsmith.run import opening, starting
 
     config = load_config(opening.DEMO_CONFIG, [f"train.minutes={minutes}", *(overrides or [])])
-    _print(training.train(config, name="demo"))
+    _print(starting.train(config, name="demo"))
 
 
 @app.command()
@@ -37,13 +37,13 @@ def train(
     ] = None,
 ) -> None:
     """Train a drafter as a configuration says, then measure and export it; go on with an unfinished run in run.dir."""
-    from draftsmith.run import planning, training
+    from draftsmith.run import planning, starting
 
     settings = load_config(*_what_to_train(config, list(overrides or []), weights))
     if dry_run:
         typer.echo(planning.dry_run(settings))
         return
-    _print(training.train(settings, name=config.stem, resume=resume))
+    _print(starting.train(settings, name=config.stem, resume=resume))
 
 
 def _print(summary: dict[str, Any] | None) -> None:
@@ -138,8 +138,8 @@ def tune(
     batches: Annotated[int, typer.Option(min=1, help="Planned batches to measure on.")] = 6,
 ) -> None:
     """Measure target and drafter on the devices of all processes; predict tokens/s of colocated and every split."""
-    from draftsmith.run.probing import tune as measure
+    from draftsmith.run import starting
 
-    report = measure(load_config(config, overrides), num_batches=batches)
+    report = starting.tune(load_config(config, overrides), num_batches=batches)
     if report is not None:
         typer.echo(report)

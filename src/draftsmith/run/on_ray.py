@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ from draftsmith.observe import Progress, memory_limit_bytes
 from draftsmith.records import Batch
 from draftsmith.run.directory import resume_command, with_directory
 from draftsmith.run.launching import until_trained
+from draftsmith.run.rank import obey
 from draftsmith.run.rounds import check_step
 from draftsmith.run.seating import seated
 from draftsmith.streams import Topology, num_cores, topology
@@ -65,8 +67,6 @@ def ranks_on_ray(config: RunConfig) -> Iterator[tuple[RunConfig, Callable[[Mappi
 
     Raises ConfigError where Ray or its machines cannot do it.
     """
-    from draftsmith.run.rank import obey_in_actor  # which imports us
-
     require_ray()
     check_step(config, config.distributed.num_processes)
     with (
@@ -74,6 +74,12 @@ def ranks_on_ray(config: RunConfig) -> Iterator[tuple[RunConfig, Callable[[Mappi
         placed(shares, placing_s=config.ray.placing_s, max_restarts=config.distributed.max_restarts) as places,
     ):
         yield settled, functools.partial(places.run, obey_in_actor, directory=os.getcwd())
+
+
+def obey_in_actor(word: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], None], actors: Sequence[Any]) -> int:
+    """A rank in an actor, with targets in others. Returns the exit code that a process would have."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return obey(word, answer, functools.partial(workers_elsewhere, actors))
 
 
 def workers_elsewhere(actors: Sequence[Any], config: RunConfig, target: Target, where: Topology) -> list[RemoteWorker]:

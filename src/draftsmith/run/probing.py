@@ -1,45 +1,27 @@
-"""tune(): the speed to expect, measured on the devices of one process, or of all ranks at once."""
+"""The speed to expect, measured on the devices of one process, or of all ranks at once."""
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from draftsmith.config import RunConfig
-from draftsmith.distributed import Ended, Peers, Seat, joined, seat_of
-from draftsmith.errors import RankError
+from draftsmith.distributed import Peers, Seat, joined
 from draftsmith.flow.predict import rate_together
 from draftsmith.observe import Progress
-from draftsmith.run.launching import raise_what_a_rank_raised, ranks_here
-from draftsmith.run.on_ray import ranks_on_ray
 from draftsmith.run.opening import new_drafter, open_store, place, plan_epoch, specs_of
 from draftsmith.run.pace import verdict
 from draftsmith.run.rounds import check_step
-from draftsmith.run.seating import check_seat, check_starter, seated, set_up_at, uses_gpu
+from draftsmith.run.seating import check_seat, seated, set_up_at, uses_gpu
 from draftsmith.target import load_tokenizer
 from draftsmith.tuning import Probed, probe_devices, report, some_batches
 
 NUM_SUMS = 3
-
-
-def tune(config: RunConfig, *, num_batches: int) -> str | None:
-    """Measure target and drafter where they would run, and predict what every placement of them would give.
-
-    Ranks measure at the same time, as they will train, and their report is of all of them together; None on those that
-    do not lead.
-    """
-    seat = seat_of(os.environ)
-    check_starter(config, seat)
-    if seat is None and (config.runtime == "ray" or config.distributed.num_processes > 1):
-        return _tune_elsewhere(config, num_batches)
-    return measure_at(config, seat or Seat(), num_batches=num_batches)
 
 
 def measure_at(config: RunConfig, seat: Seat, *, num_batches: int) -> str | None:
@@ -72,25 +54,6 @@ def report_of_ranks(ranks: Sequence[Mapping[str, Any]], hosts: Sequence[str], *,
         verdict([1 - min(rates) / rate for rate in rates], hosts),
     ]
     return "\n".join(lines)
-
-
-def _tune_elsewhere(config: RunConfig, num_batches: int) -> str:
-    with _ranks(config) as (settled, ranks):
-        ended = ranks({"config": settled.model_dump(mode="json"), "num_batches": num_batches})
-    raise_what_a_rank_raised(ended)
-    found = [end.answer["report"] for end in ended.ranks if end.answer is not None and end.answer.get("report")]
-    if not found:
-        raise RankError(f"{ended.ranks[0].how} before all had measured; what it printed says why")
-    return str(found[0])
-
-
-@contextmanager
-def _ranks(config: RunConfig) -> Iterator[tuple[RunConfig, Callable[[Mapping[str, Any]], Ended]]]:
-    if config.runtime == "ray":
-        with ranks_on_ray(config) as found:
-            yield found
-        return
-    yield config, ranks_here(config)
 
 
 def _probed(config: RunConfig, num_batches: int, *, begin: Callable[[], object]) -> Probed:

@@ -1,10 +1,9 @@
-"""train(): the way from a configuration to a trained, measured, exported drafter; begun, or gone on with."""
+"""The way from a configuration to a trained, measured, exported drafter; begun, or gone on with."""
 
 from __future__ import annotations
 
 import functools
 import gc
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from draftsmith.config import RunConfig, parse_config
-from draftsmith.distributed import Peers, Seat, is_sharded, joined, seat_of, shard
+from draftsmith.distributed import Peers, Seat, is_sharded, joined, shard
 from draftsmith.drafter import Drafter, mask_builder
 from draftsmith.errors import CheckpointError, DraftsmithError, Interrupted, StageError
 from draftsmith.export import export_drafter
@@ -30,10 +29,8 @@ from draftsmith.run.directory import (
     write_settings,
 )
 from draftsmith.run.exporting import card_of
-from draftsmith.run.launching import launch
 from draftsmith.run.loop import learn, spent
 from draftsmith.run.measuring import evaluate
-from draftsmith.run.on_ray import launch_on_ray
 from draftsmith.run.opening import (
     check_something_is_left,
     features_on_disk,
@@ -47,7 +44,7 @@ from draftsmith.run.opening import (
 from draftsmith.run.reporting import reported
 from draftsmith.run.resuming import Begun, begin, facts_of, follow
 from draftsmith.run.rounds import check_epoch, check_step
-from draftsmith.run.seating import check_seat, check_starter, seated, set_up_at, uses_gpu
+from draftsmith.run.seating import check_seat, seated, set_up_at, uses_gpu
 from draftsmith.run.workplace import Workplace
 from draftsmith.streams import CONSUMER, Workers, workers_here
 from draftsmith.target import load_target, load_tokenizer
@@ -56,22 +53,11 @@ from draftsmith.training import Bystander, Saver, TrainState, best_steps, open_c
 RUN = "run"  # what the first rank tells the others about it
 
 
-def train(
-    config: RunConfig, *, name: str, resume: bool = False, workers: Workers = workers_here
+def train_at(
+    config: RunConfig, seat: Seat, *, name: str, resume: bool = False, workers: Workers = workers_here
 ) -> dict[str, Any] | None:
-    """Train, save, export, measure; returns what summary.json holds, None on a rank that does not lead.
-
-    A run directory that holds an unfinished run is gone on with; `resume` insists on that. `workers` compute the hidden
-    states. Raises Interrupted if a signal ended it early.
-    """
+    """The part of one rank in `train`, when all have been started. `workers` compute the hidden states."""
     check_sinks(config.observe.sinks)
-    seat = seat_of(os.environ)
-    if config.runtime == "ray" and workers is workers_here:
-        check_starter(config, seat)
-        return launch_on_ray(config, name=name, resume=resume)
-    if seat is None and config.distributed.num_processes > 1:
-        return launch(config, name=name, resume=resume)
-    seat = seat or Seat()
     check_seat(config, seat)
     check_step(config, seat.size)
     with joined(seat, on_gpu=uses_gpu(config, seat), timeout_s=2 * config.flow.watchdog_s) as peers:
