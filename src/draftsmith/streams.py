@@ -22,7 +22,7 @@ from draftsmith import data
 from draftsmith.config import RunConfig
 from draftsmith.data import TokenStore
 from draftsmith.errors import StageError
-from draftsmith.flow import FlowStats, Output, Pipeline, verdict
+from draftsmith.flow import FlowStats, Pipeline, verdict
 from draftsmith.observe import memory_limit_bytes
 from draftsmith.records import Batch, BatchSpec, FeatureBatch
 from draftsmith.target import (
@@ -172,7 +172,17 @@ def feature_stream(
     ) as pipeline:
         planned = pipeline.source("plan", specs, units_of=lambda spec: spec.num_slots)
         collated = pipeline.stage("collate", [_collator(store, where)], planned)
-        features = _target_stage(pipeline, collated, config, target, cache, where, store, workers)
+        stage = _target_stage(config, store, target, cache, where, workers)
+        features = pipeline.stage(
+            stage.name,
+            stage.workers,
+            collated,
+            bytes_of=lambda spec: feature_bytes(spec, target),
+            attempts=attempts_at,
+            begin=functools.partial(_compute_with, where.target_threads),
+            advice=stage.advice,
+            places=stage.places,
+        )
         handed = iter(features)
         # Now that every worker's thread has its number of threads, and before any of them works.
         torch.set_num_threads(where.drafter_threads)
@@ -228,33 +238,30 @@ def _compute_with(num_threads: int) -> None:
     torch.set_num_threads(num_threads)
 
 
+@dataclass(frozen=True)
+class _TargetStage:
+    """Where hidden states come from. places: of workers that compute."""
+
+    name: str
+    workers: Sequence[Callable[[Batch], Handed]]
+    advice: str
+    places: Sequence[str] = ()
+
+
 def _target_stage(
-    pipeline: Pipeline,
-    batches: Output[Batch],
     config: RunConfig,
+    store: TokenStore,
     target: Target,
     cache: FeatureCache | None,
     where: Topology,
-    store: TokenStore,
-    computing_workers: Workers,
-) -> Output[Handed]:
-    workers: list[Callable[[Batch], Handed]]
-    computing: Sequence[ComputingWorker] = ()
+    workers: Workers,
+) -> _TargetStage:
     if cache is not None and cache.is_complete:
-        workers, name, advice = [CacheReader(cache, target)], "cache", "keep the cache on a faster disk"
-    else:
-        computing, name, advice = computing_workers(config, target, where), "target", TARGET_IS_SLOW
-        workers = [*computing]
-        if cache is not None:
-            collate = functools.partial(data.collate, store)
-            workers = [RecordingWorker(worker, cache, target, collate) for worker in computing]
-    return pipeline.stage(
-        name,
-        workers,
-        batches,
-        bytes_of=lambda spec: feature_bytes(spec, target),
-        attempts=attempts_at,
-        begin=functools.partial(_compute_with, where.target_threads),
-        advice=advice,
-        places=[worker.place for worker in computing],
-    )
+        return _TargetStage("cache", [CacheReader(cache, target)], "keep the cache on a faster disk")
+    computing = workers(config, target, where)
+    places = [worker.place for worker in computing]
+    if cache is None:
+        return _TargetStage("target", computing, TARGET_IS_SLOW, places)
+    collate = functools.partial(data.collate, store)
+    recording = [RecordingWorker(worker, cache, target, collate) for worker in computing]
+    return _TargetStage("target", recording, TARGET_IS_SLOW, places)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,15 @@ from draftsmith.drafter.model import rotary, rotate
 from draftsmith.errors import ConfigError, ModelError
 from draftsmith.target import (
     PositionCache,
+    RemoteWorker,
     Target,
     default_layer_ids,
     load_target,
     resolve_mask_token_id,
+    serve_target,
 )
 from draftsmith.target.paged import paged_zeros
-from helpers import new_drafter, random_text
+from helpers import feature_batch, new_drafter, random_text
 from tolerances import OTHER_IMPLEMENTATION, ROTARY_ANGLE, SAME_NETWORK
 
 
@@ -45,6 +48,21 @@ def test_features_of_a_cached_forward_equal_those_of_one_pass(target: Target) ->
         target.forward(input_ids[:, a:b], positions[:, a:b], cache, capture=True)[1] for a, b in [(0, 12), (12, 20)]
     ]
     torch.testing.assert_close(torch.cat(parts, dim=1), target.features(input_ids), **SAME_NETWORK)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_features_from_elsewhere_are_read_where_nobody_may_write_without_a_copy_or_a_warning(dtype: str) -> None:
+    here = load_target(TargetConfig(model="tiny-random", dtype=dtype))
+    compute, said = serve_target({"model": "tiny-random", "dtype": dtype}, "cpu", 1, False)
+    batch = feature_batch(here, [[5, 6, 7], [8, 9]], [1, 1]).batch
+    found = compute(batch)
+    found.flags.writeable = False
+    torch.set_warn_always(True)
+    with warnings.catch_warnings(action="error"):
+        hidden = RemoteWorker(lambda _batch: found, said, here, here.device)(batch).receive().target_hidden
+    torch.set_warn_always(False)
+    assert torch.equal(hidden, here.features(batch.input_ids))
+    assert hidden.data_ptr() == found.ctypes.data
 
 
 def test_a_token_written_over_a_rejected_one_leaves_no_trace(target: Target) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import socket
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from draftsmith.config import TargetConfig
 from draftsmith.errors import ModelError
@@ -20,8 +20,6 @@ from draftsmith.target.allocator import keep_freed_memory
 from draftsmith.target.model import Target, load_target
 from draftsmith.target.worker import FeatureWorker, Handed
 
-# What arrives lies in memory that is shared with others, so nobody may write there; and nobody does.
-warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 BITS = {torch.bfloat16: torch.int16}  # numpy has no bfloat16
 
 
@@ -63,7 +61,8 @@ class RemoteWorker:
 
     def __call__(self, batch: Batch) -> Handed:
         """Raises what the target raises there."""
-        bits = torch.from_numpy(self._function(batch))  # its memory is shared, and given back when nobody uses it
+        # Its memory is shared, so nobody may write there, and is given back when nobody uses it. from_numpy would warn.
+        bits = from_dlpack(self._function(batch))
         return Handed(batch, bits.view(self._dtype).to(self._device))
 
 
