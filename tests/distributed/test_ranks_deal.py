@@ -127,6 +127,7 @@ def test_devices_that_cannot_be_shared_or_are_not_there_are_named(
 def test_torchrun_and_the_configuration_must_not_contradict_each_other() -> None:
     with pytest.raises(ConfigError, match=r"num_processes is 4, but 2 were started"):
         check_seat(tiny_config("distributed.num_processes=4"), Seat(0, 2, 0, 2))
+    check_seat(tiny_config("distributed.num_processes=4", "runtime=ray"), Seat(0, 4, 0, 1))
     with pytest.raises(ConfigError, match="first-epoch is written by one process"):
         check_seat(tiny_config("target.cache=first-epoch"), Seat(0, 2, 0, 2))
 

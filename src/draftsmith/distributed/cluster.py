@@ -157,7 +157,8 @@ def _probe(address: str) -> None:
 def _ask(address: str) -> None:
     """Ask who the cluster is, in a process of its own: Ray ends the one that asks without a token.
 
-    Raises ConfigError if the cluster has another token, or does not tell.
+    Raises ConfigError if the cluster has another token, or does not tell. Where Ray can no longer be asked in this way,
+    joining it says what is wrong, half a minute later.
     """
     asked = subprocess.run(
         [sys.executable, "-c", ASKING, address],
@@ -166,14 +167,14 @@ def _ask(address: str) -> None:
         text=True,
         check=False,
     )
-    if asked.returncode == 0:
-        return
-    if "authenti" in asked.stderr.lower():
+    said = asked.stderr if asked.returncode else ""
+    if "authenti" in said.lower():
         raise ConfigError(
             f"ray.address is {address!r}, a cluster whose token is not the one here, if there is one; put the "
             "cluster's into ~/.ray/auth_token, or into the file that RAY_AUTH_TOKEN_PATH names"
         )
-    raise _silent(address, asked.stderr.strip().rpartition("\n")[2])
+    if "RpcError" in said:
+        raise _silent(address, said.strip().rpartition("\n")[2])
 
 
 def _silent(address: str, why: str) -> ConfigError:
