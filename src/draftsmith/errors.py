@@ -52,6 +52,14 @@ class StageError(DraftsmithError):
         self.stacks = stacks
 
 
+class WorkerLostError(StageError):
+    """A worker of a stage is gone, or does not answer, and may be back. `began`: its item may be the reason."""
+
+    def __init__(self, message: str, *, began: bool) -> None:
+        super().__init__(message)
+        self.began = began
+
+
 class Interrupted(Exception):  # noqa: N818 - not an error: nothing is lost
     """A signal ended a run early, after everything that had been done was saved."""
 

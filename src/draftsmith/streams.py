@@ -152,11 +152,13 @@ def feature_stream(
     workers: Workers = workers_here,
     on_stall: Callable[[StageError], None] = lambda _error: None,
     on_hang: Callable[[StageError], None] = end_process,
+    on_change: Callable[[str], None] = lambda _text: None,
 ) -> Iterator[FeatureStream]:
     """Open the stream of `specs`; leaving it means that no thread of it runs. `target` is the trainer's own.
 
     Raises StageError out of the iteration if a stage fails or hangs. Where training itself hangs in a call that does
-    not return, such as a collective that one rank never joins, only `on_hang` can end it.
+    not return, such as a collective that one rank never joins, only `on_hang` can end it. `on_change` is told, by any
+    thread, of a worker that fails where others can make it good, and of one that is back.
     """
     with Pipeline(
         "train",
@@ -167,6 +169,7 @@ def feature_stream(
         describe=samples_of,
         on_stall=on_stall,
         on_hang=on_hang,
+        on_change=on_change,
         consumer=(CONSUMER, TRAINING_IS_SLOW),
         unit="tokens",
     ) as pipeline:
@@ -240,12 +243,16 @@ def _compute_with(num_threads: int) -> None:
 
 @dataclass(frozen=True)
 class _TargetStage:
-    """Where hidden states come from. places: of workers that compute."""
+    """Where hidden states come from. computing: the workers that compute them, if any."""
 
     name: str
     workers: Sequence[Callable[[Batch], Handed]]
     advice: str
-    places: Sequence[str] = ()
+    computing: Sequence[ComputingWorker] = ()
+
+    def places(self) -> list[str]:
+        """Where they compute by now: one that was lost may have moved."""
+        return [worker.place for worker in self.computing]
 
 
 def _target_stage(
@@ -259,9 +266,8 @@ def _target_stage(
     if cache is not None and cache.is_complete:
         return _TargetStage("cache", [CacheReader(cache, target)], "keep the cache on a faster disk")
     computing = workers(config, target, where)
-    places = [worker.place for worker in computing]
     if cache is None:
-        return _TargetStage("target", computing, TARGET_IS_SLOW, places)
+        return _TargetStage("target", computing, TARGET_IS_SLOW, computing)
     collate = functools.partial(data.collate, store)
     recording = [RecordingWorker(worker, cache, target, collate) for worker in computing]
-    return _TargetStage("target", recording, TARGET_IS_SLOW, places)
+    return _TargetStage("target", recording, TARGET_IS_SLOW, computing)

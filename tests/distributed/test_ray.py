@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -31,6 +31,7 @@ import draftsmith.distributed.cluster as own
 from draftsmith.config import RunConfig, load_config
 from draftsmith.data import TokenStore
 from draftsmith.distributed import Share, Takes, placed, ray_at
+from draftsmith.flow import FlowStats
 from draftsmith.records import BatchSpec
 from draftsmith.run.on_ray import workers_elsewhere
 from draftsmith.run.opening import new_drafter, open_store, planned, plans_of
@@ -53,6 +54,7 @@ STORE_BYTES = 256 << 20
 LONG_RUN = ["train.max_steps=60", "checkpoint.every_steps=5", "eval.num_prompts=0", "eval.num_timed=0"]
 TARGETS = "flow.target_devices=['cpu', 'cpu']"
 BUDGET = "flow.budget_bytes=16777216"
+NUM_BATCHES = 80  # in which four things happen, far enough apart that between two of them somebody works
 
 
 def left_behind() -> set[str]:
@@ -205,51 +207,56 @@ class Bench:
     store: TokenStore
     specs: Sequence[BatchSpec] = field(default_factory=list)
 
-    def trained(self, workers: Workers, at: int = -1, happens: Callable[[], None] = lambda: None) -> str:
-        """The hash after training on all batches; `happens` when one of them has been used."""
+    def trained(self, workers: Workers, happens: Mapping[int, Callable[[], None]]) -> tuple[str, FlowStats]:
+        """The hash after training on all batches, and who was slow; things happen when so many have been used."""
         state = TrainState.create(new_drafter(self.config, self.target, self.tokenizer, self.store), self.config)
         self.specs = self.specs or list(
-            itertools.islice(planned(self.config, self.store, plans_of(self.config, self.store), state), 24)
+            itertools.islice(planned(self.config, self.store, plans_of(self.config, self.store), state), NUM_BATCHES)
         )
+        assert len(self.specs) == NUM_BATCHES
         where = topology(self.config, device="cpu", num_cores=1)
         arguments = self.specs, self.config, self.store, self.target, None
         with feature_stream(*arguments, where=where, workers=workers) as stream:
             for number, item in enumerate(stream):
                 train_step(state, item, self.target, self.config, progress=0.5)
                 del item
-                if number == at:
-                    happens()
-        return params_sha256(state.drafter)
+                happens.get(number, lambda: None)()  # in a thread, while somebody works
+            return params_sha256(state.drafter), stream.stats()
 
 
 @pytest.fixture
 def bench(settings_of_run: list[str], target: Target, tokenizer: Any, tmp_path: Path) -> Bench:
     three = "flow.target_devices=['cpu', 'cpu', 'cpu']"
-    config = load_config(CONFIGS / "tiny-cpu.toml", [*settings_of_run, three, BUDGET, "flow.watchdog_s=60"])
+    more = [three, BUDGET, "flow.watchdog_s=60", f"train.max_steps={NUM_BATCHES}", "batching.max_tokens=256"]
+    config = load_config(CONFIGS / "tiny-cpu.toml", [*settings_of_run, *more])
     return Bench(config, target, tokenizer, open_store(config, tokenizer, tmp_path))
 
 
 @pytest.mark.parametrize("num_kills", [8, pytest.param(40, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
 def test_P3_targets_and_machines_that_die_change_nothing(nodes: Nodes, bench: Bench, num_kills: int) -> None:
+    """Three times some targets, then a whole machine, in the middle of the work of whoever is left."""
     import ray
 
-    draw, same = random.Random(SEED), bench.trained(workers_here)
+    draw, (same, _), num_retries = random.Random(SEED), bench.trained(workers_here, {}), 0
     shares = [Share(Takes(1), [Takes(1)] * 3)]
     with ray_at(nodes.cluster.address), placed(shares, placing_s=60, max_restarts=100) as places:
         actors = places.functions[0]
-        workers = functools.partial(workers_elsewhere, actors)
-        for kill in range(num_kills):
-            whole_node, victims = kill % 4 == 3, draw.sample(actors, draw.randint(1, 3))
 
-            def die(whole_node: bool = whole_node, victims: Sequence[Any] = victims) -> None:
-                if whole_node:
-                    nodes.lose_one()
-                for victim in () if whole_node else victims:
-                    ray.kill(victim, no_restart=False)
+        def kill_some() -> None:
+            for victim in draw.sample(actors, draw.choice([1, 1, 2])):
+                ray.kill(victim, no_restart=False)
 
-            assert bench.trained(workers, draw.randint(0, 20), die) == same
-            if whole_node:
-                nodes.grow()
+        for _ in range(num_kills // 4):
+            kills = [threading.Timer(draw.uniform(0, 0.03), kill) for kill in [*[kill_some] * 3, nodes.lose_one]]
+            moments = [quarter * NUM_BATCHES // 4 + draw.randint(0, 4) for quarter in range(4)]
+            happens = {moment: kill.start for moment, kill in zip(moments, kills, strict=True)}
+            found, stats = bench.trained(functools.partial(workers_elsewhere, actors), happens)
+            assert found == same
+            num_retries += stats.stages[2].num_retries
+            for kill in kills:
+                kill.join()
+            nodes.grow()
+        assert num_retries >= num_kills // 4, "somebody was busy when it was killed"
         free = ray.cluster_resources()["object_store_memory"]
         until(lambda: ray.available_resources()["object_store_memory"] == free)
 

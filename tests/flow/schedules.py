@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from draftsmith.flow.channel import Work
 from draftsmith.flow.machine import Machine, Need
 
+# How a worker may crash: see Machine.fail.
+KINDS = [{}, {"lost": True}, {"lost": True, "excused": True}]
+
 
 class Boom(Exception):  # noqa: N818 - a fault of a test
     """What workers fail with in schedules."""
@@ -87,14 +90,23 @@ class Schedule:
         getattr(self, f"_{action}")(stage, worker)
         self.check()
 
-    def crash(self, stage: int, worker: int) -> None:
+    def crash(self, stage: int, worker: int, *, lost: bool = False, excused: bool = False) -> None:
         """The worker fails though nothing is wrong with its item; what it made may still arrive later."""
         work = self.holding[stage, worker]
-        if stage == 0 or work.attempt >= 3:
+        if stage == 0 or (not excused and work.attempt - work.excused >= 3):
             return
         del self.holding[stage, worker]
-        assert self.machine.fail(stage, work, Boom(), attempts=3) or self.machine._is_cut(work.seq)
+        again = self.machine.fail(stage, work, Boom(), attempts=3, lost=lost, excused=excused)
+        assert again or self.machine._is_cut(work.seq)
         self.ghosts.append((stage, work))
+        self.check()
+
+    def away(self) -> list[tuple[int, int]]:
+        return [(stage, worker) for stage, channel in enumerate(self.machine.channels) for worker in channel.away]
+
+    def bring_back(self, stage: int, worker: int, *, able: bool) -> None:
+        """It is known of a lost worker whether it is back, whatever has become of the stream."""
+        self.machine.channels[stage].bring_back(worker, able=able)
         self.check()
 
     def late(self, index: int) -> None:
@@ -106,6 +118,8 @@ class Schedule:
 
     def run_without_faults(self, limit: int = 2000) -> None:
         """Everybody goes on; the machine must come to its end."""
+        for stage, worker in self.away():
+            self.bring_back(stage, worker, able=True)
         for _ in range(limit):
             actions = self.actions()
             if not actions:
@@ -132,7 +146,8 @@ class Schedule:
         assert self.delivered == list(range(len(self.delivered)))
         for channel in self.machine.channels:
             assert channel.dispatched - channel.taken <= channel.max_items
-            assert len(channel.alive) >= 1
+            assert channel.alive or channel.away
+            assert not channel.alive & channel.away
 
     def _take(self, stage: int, worker: int) -> None:
         self.holding[stage, worker] = self.machine.take(stage, worker)

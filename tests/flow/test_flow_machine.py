@@ -8,24 +8,26 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from schedules import Boom, Schedule, Setting, random_setting
+from schedules import KINDS, Boom, Schedule, Setting, random_setting
 
 from draftsmith.flow.channel import Work
 from draftsmith.flow.machine import Machine, Need
 
 
 def random_schedule(seed: int) -> Schedule:
-    """A schedule with crashes, late and repeated reports, and now and then a consumer that leaves."""
+    """A schedule with crashes, workers that are back, late and repeated reports; now and then the consumer leaves."""
     rng = random.Random(seed)
     schedule = Schedule(random_setting(rng))
     for _ in range(rng.randrange(60)):
         fault = rng.random()
         if fault < 0.15 and schedule.holding:
-            schedule.crash(*rng.choice(list(schedule.holding)))
+            schedule.crash(*rng.choice(list(schedule.holding)), **rng.choice(KINDS))
         elif fault < 0.25 and schedule.ghosts:
             schedule.late(rng.randrange(len(schedule.ghosts)))
         elif fault < 0.255:
             schedule.machine.leave()
+        elif fault < 0.3 and schedule.away():
+            schedule.bring_back(*rng.choice(schedule.away()), able=rng.random() < 0.5)
         elif actions := schedule.actions():
             schedule.act(*rng.choice(actions))
     return schedule
@@ -53,10 +55,16 @@ class AnySchedule(RuleBasedStateMachine):
             self.schedule.act(*actions[pick % len(actions)])
 
     @precondition(lambda self: self.schedule.holding)
-    @rule(pick=st.integers(0, 100))
-    def crash(self, pick: int) -> None:
+    @rule(pick=st.integers(0, 100), how=st.sampled_from(KINDS))
+    def crash(self, pick: int, how: dict[str, bool]) -> None:
         holding = list(self.schedule.holding)
-        self.schedule.crash(*holding[pick % len(holding)])
+        self.schedule.crash(*holding[pick % len(holding)], **how)
+
+    @precondition(lambda self: self.schedule.away())
+    @rule(pick=st.integers(0, 100), able=st.booleans())
+    def bring_back(self, pick: int, able: bool) -> None:
+        away = self.schedule.away()
+        self.schedule.bring_back(*away[pick % len(away)], able=able)
 
     @precondition(lambda self: self.schedule.ghosts)
     @rule(pick=st.integers(0, 100))

@@ -123,7 +123,8 @@ def test_nothing_has_run_yet_is_said_so() -> None:
 def test_a_worker_that_is_slower_than_the_others_is_named_with_its_place() -> None:
     """Two workers, one of which takes three times as long for the same."""
     machine = Machine([1, 2], max_items=[8, 8])
-    timed = TimedMachine(machine, names=["s", "t", "c"], advice=[""] * 3, places=[(), ("gpu of a", "gpu of b"), ()])
+    places = [tuple, lambda: ("gpu of a", "gpu of b"), tuple]
+    timed = TimedMachine(machine, names=["s", "t", "c"], advice=[""] * 3, places=places)
     timed.open(0.0)
     for seq in range(4):
         work = timed.take(0, 0, 0.0)

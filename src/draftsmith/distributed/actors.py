@@ -7,11 +7,12 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from draftsmith.distributed.orders import obeying
-from draftsmith.errors import ConfigError, StageError, first_line
+from draftsmith.errors import ConfigError, WorkerLostError, first_line
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -49,8 +50,7 @@ class FunctionActor:
 class RemoteFunction(Generic[T, U]):
     """A function in a FunctionActor, used like the function. Every answer has a deadline.
 
-    When the actor dies Ray gives it another place, as often as it was told to, and the next call makes the function
-    again.
+    When the actor dies Ray gives it another place, as often as it was told to, and `word` makes the function again.
     """
 
     def __init__(self, actor: Any, maker: Callable[..., Any], *arguments: Any, make_s: float, answer_s: float) -> None:
@@ -58,23 +58,31 @@ class RemoteFunction(Generic[T, U]):
         self._what = (maker, *arguments)
         self._make_s = make_s
         self._answer_s = answer_s
-        self._first = self._make()
+        self._begun = self._make()  # now, so that many are made at the same time
 
-    def word(self) -> Any:
-        """What the maker said, as soon as the function is there. Raises what it raised, or StageError."""
-        return _answered(self._first, self._make_s)
+    def word(self, within_s: float | None = None) -> Any:
+        """What the maker said, as soon as the function is there.
+
+        Raises what the maker raised, or WorkerLostError if it is not there in time. To be asked before each call: a
+        death since the last one is none of the item's business.
+        """
+        return _answered(self._make(), self._make_s if within_s is None else within_s, began=False)
 
     def __call__(self, item: T) -> U:
-        """Raises what the function raised, or StageError if its process dies meanwhile or does not answer."""
-        _answered(self._make(), self._make_s)  # a death since the last call is none of this item's business
-        return _answered(self._actor.call.remote(item), self._answer_s)  # type: ignore[no-any-return]
+        """Raises what the function raised, or WorkerLostError if its process dies meanwhile or does not answer."""
+        return _answered(self._actor.call.remote(item), self._answer_s, began=True)  # type: ignore[no-any-return]
+
+    def when_there(self, tell: Callable[[bool], None]) -> None:
+        """Have `tell` called, by a thread of Ray's, when the function is there again or is known never to be."""
+        made: Future[Any] = self._make().future()
+        made.add_done_callback(lambda made: tell(made.exception() is None))
 
     def _make(self) -> Any:
         """Nothing is done where the function is there. Asked again until the actor has a place, or gets no more."""
         return self._actor.make.options(max_task_retries=-1).remote(*self._what)
 
 
-def _answered(answer: Any, seconds: float) -> Any:
+def _answered(answer: Any, seconds: float, *, began: bool) -> Any:
     import ray
 
     try:
@@ -82,9 +90,9 @@ def _answered(answer: Any, seconds: float) -> Any:
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
     except ray.exceptions.GetTimeoutError:
-        raise StageError(f"an actor has not answered for {seconds:g} s") from None
+        raise WorkerLostError(f"an actor has not answered for {seconds:g} s", began=began) from None
     except ray.exceptions.RayError as error:
-        raise StageError(f"an actor is gone, or its machine: {first_line(error)}") from None
+        raise WorkerLostError(f"an actor is gone, or its machine: {first_line(error)}", began=began) from None
 
 
 class RankActor:

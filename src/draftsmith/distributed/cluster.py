@@ -160,13 +160,17 @@ def _ask(address: str) -> None:
     Raises ConfigError if the cluster has another token, or does not tell. Where Ray can no longer be asked in this way,
     joining it says what is wrong, half a minute later.
     """
-    asked = subprocess.run(
-        [sys.executable, "-c", ASKING, address],
-        env={**os.environ, "RAY_py_gcs_connect_timeout_s": f"{ANSWER_S:.0f}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", ASKING, address],
+            env={**os.environ, "RAY_py_gcs_connect_timeout_s": f"{ANSWER_S:.0f}"},
+            capture_output=True,
+            text=True,
+            timeout=2 * ANSWER_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise _silent(address, f"not within {2 * ANSWER_S:g} s") from None
     said = asked.stderr if asked.returncode else ""
     if "authenti" in said.lower():
         raise ConfigError(

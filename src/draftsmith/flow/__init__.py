@@ -6,6 +6,7 @@ Knows nothing about models and needs the standard library only. The contract is 
 from draftsmith.flow.accounts import FlowStats, StageStats
 from draftsmith.flow.background import Background, Outcome
 from draftsmith.flow.best_effort import BestEffort
+from draftsmith.flow.crew import Returning
 from draftsmith.flow.pages import pages
 from draftsmith.flow.pipeline import Output, Pipeline, once
 from draftsmith.flow.pool import as_completed
@@ -21,6 +22,7 @@ __all__ = [
     "Output",
     "Pipeline",
     "Program",
+    "Returning",
     "StageStats",
     "Verdict",
     "as_completed",

@@ -12,12 +12,16 @@ from typing import Any, NamedTuple
 
 
 class Work(NamedTuple):
-    """One attempt at one item by one worker. Only the newest attempt at a number counts. Sorts by number."""
+    """One attempt at one item by one worker. Only the newest attempt at a number counts. Sorts by number.
+
+    excused: attempts before that came to nothing for another reason than the item.
+    """
 
     seq: int
     attempt: int
     worker: int
     item: Any
+    excused: int = 0
 
 
 class Channel:
@@ -26,6 +30,8 @@ class Channel:
     def __init__(self, num_workers: int, max_items: int) -> None:
         self.max_items = max_items
         self.alive = set(range(num_workers))
+        self.away: set[int] = set()  # lost, and perhaps coming back
+        self.hopeless: set[int] = set()  # lost, and known not to come back
         self.dispatched = 0
         self.taken = 0
         self.num_done = 0
@@ -73,13 +79,29 @@ class Channel:
 
     def fence(self, worker: int) -> None:
         """Retire a worker that failed, while another one lives; the last one has to try again itself."""
-        if len(self.alive) > 1:
+        if self.alive - {worker}:
             self.alive.discard(worker)
 
-    def give_back(self, work: Work) -> None:
+    def lose(self, worker: int) -> bool:
+        """Let a worker go until it is known whether it comes back; false if that is known already."""
+        if worker in self.hopeless:
+            return False
+        self.alive.discard(worker)
+        self.away.add(worker)
+        return True
+
+    def bring_back(self, worker: int, *, able: bool) -> None:
+        """It is known now. One that is not able is retired, unless it is the last one: that has to fail."""
+        self.away.discard(worker)
+        if not able:
+            self.hopeless.add(worker)
+        if able or not (self.alive or self.away):
+            self.alive.add(worker)
+
+    def give_back(self, work: Work, *, excused: bool) -> None:
         """The number keeps its place in the window and what was credited for it."""
         del self.running[work.seq]
-        heapq.heappush(self.returned, work._replace(attempt=work.attempt + 1))
+        heapq.heappush(self.returned, work._replace(attempt=work.attempt + 1, excused=work.excused + excused))
 
     def take(self) -> Any:
         """The result that comes next in order, which `has_next` promised."""

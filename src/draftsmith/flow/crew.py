@@ -11,13 +11,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+from draftsmith.errors import WorkerLostError, first_line
 from draftsmith.flow.channel import Work
 from draftsmith.flow.machine import NOTHING, OVER, Need
 from draftsmith.flow.timed import TimedMachine
 
 Report = Callable[[float], Any]  # tells the machine, at a time, what came of an attempt
+
+
+@runtime_checkable
+class Returning(Protocol):
+    """A worker that may be lost for a while, such as one in another process, which is started again."""
+
+    def when_back(self, tell: Callable[[bool], None]) -> None:
+        """After WorkerLostError: have `tell` called once, by any thread, when it can work again or is known not to."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +40,7 @@ class Stage:
     attempts: Callable[[Exception], int]
     begin: Callable[[], None]
     advice: str
-    places: Sequence[str] = ()
+    places: Callable[[], Sequence[str]] = tuple
 
 
 class Crew:
@@ -44,6 +53,7 @@ class Crew:
         timed: TimedMachine,
         *,
         units_of: Callable[[Any], int] | None,
+        on_change: Callable[[str], None],
         clock: Callable[[], float],
     ) -> None:
         self.lock = threading.Lock()
@@ -51,7 +61,9 @@ class Crew:
         self.aborted: BaseException | None = None
         self._stages = stages
         self._units_of = units_of
+        self._on_change = on_change
         self._clock = clock
+        self._lost = threading.Condition(self.lock)  # threads of lost workers wait on it
         self._conditions = [threading.Condition(self.lock) for _ in range(len(stages) + 1)]
         self._asleep = [0] * (len(stages) + 1)  # threads of each stage that wait and have not been told to go on
         self._num_ready = 0
@@ -114,6 +126,7 @@ class Crew:
         with self.lock:
             self.timed.machine.leave()
             self._wake_all()
+            self._lost.notify_all()
         deadline, interrupted = time.monotonic() + stop_s, None
         for thread in self._threads:
             while thread.is_alive() and (left := deadline - time.monotonic()) > 0:
@@ -136,6 +149,13 @@ class Crew:
             self._conditions[-1].notify_all()
             while not self._is_open and not self.timed.machine.left:
                 self._conditions[stage].wait()
+        self._work(stage, worker)
+        while self._is_back(stage, worker):
+            self._work(stage, worker)
+
+    def _work(self, stage: int, worker: int) -> None:
+        """Do what there is to do, until there will be nothing more or the worker is retired."""
+        with self.lock:
             work = self._next_work(stage, worker)
         while work is not None:
             report = self._make(work) if stage == 0 else self._attempt(stage, work)
@@ -143,6 +163,28 @@ class Crew:
                 report(self._clock())
                 del report, work  # nothing is held while waiting: its credit has been given back
                 work = self._next_work(stage, worker)
+
+    def _is_back(self, stage: int, worker: int) -> bool:
+        """Wait for a worker that was lost; false if it never works again while the pipeline runs, or was not lost."""
+        channel, function = self.timed.machine.channels[stage], self._stages[stage].workers[worker]
+        if worker not in channel.away:
+            return False
+        assert isinstance(function, Returning)
+        function.when_back(partial(self._bring_back, stage, worker))
+        with self.lock:
+            while worker in channel.away and not self.timed.machine.left:
+                self._lost.wait()
+            return worker in channel.alive and not self.timed.machine.left
+
+    def _bring_back(self, stage: int, worker: int, able: bool) -> None:
+        with self.lock:
+            self.timed.bring_back(stage, worker, self._clock(), able=able)
+            self._lost.notify_all()
+            self._on_change(f"{self._who(stage, worker)}, {'is back' if able else 'does not come back'}")
+
+    def _who(self, stage: int, worker: int) -> str:
+        places = self._stages[stage].places()
+        return f"stage {self._stages[stage].name}, worker {worker}" + (f" ({places[worker]})" if places else "")
 
     def _next_work(self, stage: int, worker: int) -> Work | None:
         """Wait for work; None when there will be none for this worker. Under the lock."""
@@ -200,7 +242,14 @@ class Crew:
             attempts = self._stages[stage].attempts(error) if isinstance(error, Exception) else 1
         except Exception as broken:  # stage boundary
             error, attempts = broken, 1
-        return partial(self.timed.fail, stage, work, error, attempts=attempts)
+        lost = isinstance(error, WorkerLostError) and isinstance(self._stages[stage].workers[work.worker], Returning)
+        how = {"attempts": attempts, "lost": lost, "excused": isinstance(error, WorkerLostError) and not error.began}
+        return partial(self._count_failure, stage, work, error, how)
+
+    def _count_failure(self, stage: int, work: Work, error: BaseException, how: dict[str, Any], now: float) -> None:
+        if self.timed.fail(stage, work, error, now, **how):
+            who = self._who(stage, work.worker)
+            self._on_change(f"{who}, failed at item {work.seq}, which is tried again: {first_line(error)}")
 
     def _wake(self, now: float) -> None:
         if any(self._asleep):

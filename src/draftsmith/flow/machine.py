@@ -108,15 +108,28 @@ class Machine:
             return False
         return True
 
-    def fail(self, stage: int, work: Work, error: BaseException, *, attempts: int = 1) -> bool:
-        """A worker reports a failure; true if the item gets another attempt, of `attempts` in all and at most 3."""
+    def fail(
+        self,
+        stage: int,
+        work: Work,
+        error: BaseException,
+        *,
+        attempts: int = 1,
+        lost: bool = False,
+        excused: bool = False,
+    ) -> bool:
+        """A worker reports a failure; true if the item gets another attempt, of `attempts` in all and at most 3.
+
+        lost: the worker is gone, and will be told of again. excused: the attempt does not count.
+        """
         channel = self.channels[stage]
         if not channel.counts(work):
             return False
-        again = work.attempt < min(attempts, MAX_ATTEMPTS) and not self._is_cut(work.seq)
-        if again:
+        excused = lost and channel.lose(work.worker) and excused
+        again = excused or work.attempt - work.excused < min(attempts, MAX_ATTEMPTS)
+        if again and not self._is_cut(work.seq):
             channel.fence(work.worker)
-            channel.give_back(work)
+            channel.give_back(work, excused=excused)
             return True
         del channel.running[work.seq]
         if not self._is_cut(work.seq):

@@ -58,7 +58,8 @@ class Pipeline:
     is done with them. `watchdog_s`: if nothing at all moves for so long, the stage that everything waits for is named
     in a StageError, which the caller gets and `on_stall` is told. If the caller itself hangs, the error is raised where
     it is; if it sits in a call that does not return to Python, `on_hang` is told a little later, and can only end the
-    process. Neither may use the pipeline. `stop_s` bounds how long leaving may wait for a worker that does not return.
+    process. `on_change` is told, by any thread, of failures that others make good, and of workers that are back. None
+    of the three may use the pipeline. `stop_s` bounds how long leaving may wait for a worker that does not return.
     `describe` names an item in errors. `unit` is what the source's `units_of` counts. `consumer`: name and advice of
     the caller's part.
     """
@@ -74,6 +75,7 @@ class Pipeline:
         describe: Callable[[Any], str] = lambda _item: "",
         on_stall: Callable[[StageError], None] = lambda _error: None,
         on_hang: Callable[[StageError], None] = lambda _error: None,
+        on_change: Callable[[str], None] = lambda _text: None,
         consumer: tuple[str, str] = ("consumer", ""),
         unit: str = "items",
         clock: Callable[[], float] = time.monotonic,
@@ -89,6 +91,7 @@ class Pipeline:
         self._describe = describe
         self._on_stall = on_stall
         self._on_hang = on_hang
+        self._on_change = on_change
         self._stalled: StageError | None = None
         self._caller = 0
         self._stalled_at = (0, 0)
@@ -124,7 +127,7 @@ class Pipeline:
         attempts: Callable[[Exception], int] = once,
         begin: Callable[[], None] = _nothing,
         advice: str = "",
-        places: Sequence[str] = (),
+        places: Callable[[], Sequence[str]] = tuple,
     ) -> Output[U]:
         """A function of one item, run by one thread per entry of `workers`.
 
@@ -132,8 +135,9 @@ class Pipeline:
         `max_items` results are computed or wait at a time (default: two per worker, and 8 at least, so that uneven
         items do not let anybody wait). `attempts` tells how often an
         item may be tried in all when it failed in this way, up to 3; a worker that failed is retired while another
-        one lives. `begin` is called by every thread of the stage before any work is handed out. `advice` is what to do
-        when this stage is the slowest. `places`: what to call each worker, in words.
+        one lives, until it is back if it is `Returning`. `begin` is called by every thread of the stage before any work
+        is handed out. `advice` is what to do when this stage is the slowest. `places`: what to call each worker now,
+        in words.
         """
         if upstream.pipeline is not self or upstream.stage != len(self._stages) - 1:
             raise ValueError(f"stage {name} must follow the stage that was added last; a pipeline is a row")
@@ -194,7 +198,14 @@ class Pipeline:
             raise RuntimeError(f"pipeline {self.name} must be entered with `with` before it is iterated over")
         if stage != len(self._stages) - 1 or self._crew is not None:
             raise RuntimeError(f"pipeline {self.name} is iterated over once, at its last stage")
-        self._crew = Crew(self.name, self._stages, self._timed(), units_of=self._units_of, clock=self._clock)
+        self._crew = Crew(
+            self.name,
+            self._stages,
+            self._timed(),
+            units_of=self._units_of,
+            on_change=self._on_change,
+            clock=self._clock,
+        )
         try:
             self._crew.start()
         except Exception as error:
@@ -211,7 +222,7 @@ class Pipeline:
             machine,
             names=[*(stage.name for stage in self._stages), self._consumer[0]],
             advice=[*(stage.advice for stage in self._stages), self._consumer[1]],
-            places=[*(stage.places for stage in self._stages), ()],
+            places=[*(stage.places for stage in self._stages), tuple],
             unit=self._unit,
         )
 
@@ -268,7 +279,12 @@ class Pipeline:
         crew, stacks = self._running(), stacks_of(None)
         timed, oldest = crew.timed, crew.timed.machine.oldest()
         consumer = timed.machine.consumer
-        if timed.accounts[consumer].num_busy or oldest is None:
+        deserted = [s.name for s, c in zip(self._stages, timed.machine.channels, strict=True) if not c.alive]
+        if oldest is None and deserted:
+            what = f"all its workers are lost, and none is back after {seconds:g} s (flow.watchdog_s)"
+            self._stalled = StageError(f"stage {deserted[0]}: {what}", stage=deserted[0], stacks=stacks)
+            crew.abort(self._stalled)
+        elif timed.accounts[consumer].num_busy or oldest is None:
             name, seq = timed.names[consumer], timed.machine.channels[-1].taken - 1
             message = f"stage {name}, item {seq}: has not returned for {seconds:g} s (flow.watchdog_s)"
             self._stalled = StageError(message, stage=name, item=seq, stacks=stacks)

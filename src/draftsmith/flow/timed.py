@@ -5,7 +5,7 @@ The shell of threads and the simulations of the tests drive this same class, one
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from draftsmith.flow.accounts import Account, FlowStats, stage_stats
@@ -22,7 +22,7 @@ class TimedMachine:
         *,
         names: Sequence[str],
         advice: Sequence[str],
-        places: Sequence[Sequence[str]] | None = None,
+        places: Sequence[Callable[[], Sequence[str]]] | None = None,
         unit: str = "items",
     ) -> None:
         self.machine = machine
@@ -30,7 +30,7 @@ class TimedMachine:
         self.accounts = [Account(len(channel.alive)) for channel in machine.channels] + [Account(1)]
         self.last_event = 0.0
         self._advice = advice
-        self._places = [()] * len(names) if places is None else places
+        self._places = [tuple] * len(names) if places is None else places
         self._unit = unit
         self._units: dict[int, int] = {}
         self._started = 0.0
@@ -62,10 +62,10 @@ class TimedMachine:
         if self.machine.finish(stage, work, result):
             pace.num_done += self._count(stage, work.seq)
 
-    def fail(self, stage: int, work: Work, error: BaseException, now: float, *, attempts: int) -> bool:
-        """A worker is free again and leaves an error; true if its item gets another attempt."""
+    def fail(self, stage: int, work: Work, error: BaseException, now: float, **how: Any) -> bool:
+        """A worker is free again and leaves an error; true if its item gets another attempt. how: see Machine.fail."""
         self._end(stage, now)
-        return self.machine.fail(stage, work, error, attempts=attempts)
+        return self.machine.fail(stage, work, error, **how)
 
     def consumed(self, now: float) -> None:
         """The consumer is done with its item and asks for the next one."""
@@ -95,8 +95,15 @@ class TimedMachine:
         self.machine.close(work)
 
     def retire(self, stage: int, now: float) -> None:
-        """A worker that was fenced ends; its time does not count any longer."""
+        """A worker that was fenced or lost is free no longer; its time does not count any more."""
         self.accounts[stage].switch(now, waiting=-1)
+
+    def bring_back(self, stage: int, worker: int, now: float, *, able: bool) -> None:
+        """A worker that was lost is free again, if it is able or the last one."""
+        channel = self.machine.channels[stage]
+        channel.bring_back(worker, able=able)
+        if worker in channel.alive:
+            self.accounts[stage].switch(now, waiting=1)
 
     def wake(self, now: float, asleep: Sequence[int]) -> Iterator[tuple[int, Need]]:
         """Stages whose workers can go on (NOTHING: one of them) or go home (OVER: all of them), of those that sleep.
@@ -119,7 +126,7 @@ class TimedMachine:
         credit, wall_s = self.machine.credit, now - self._started
         wanting = 0.0 if self._wants_since is None else now - self._wants_since
         stages = tuple(
-            stage_stats(self.machine, stage, account, now, name=name, advice=advice, places=places)
+            stage_stats(self.machine, stage, account, now, name=name, advice=advice, places=places())
             for stage, (account, name, advice, places) in enumerate(
                 zip(self.accounts, self.names, self._advice, self._places, strict=True)
             )

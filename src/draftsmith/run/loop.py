@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from queue import SimpleQueue
 from typing import Any
 
 from draftsmith.config import TrainConfig
-from draftsmith.distributed import is_sharded, shared_pass
+from draftsmith.distributed import Peers, is_sharded, shared_pass
 from draftsmith.errors import DivergedError, StageError
-from draftsmith.observe import Journal, StopRequest, TrainingView
+from draftsmith.observe import Journal, Progress, StopRequest, TrainingView
 from draftsmith.records import BatchSpec
 from draftsmith.run.judging import Judge, should_stop
 from draftsmith.run.pace import Pace
@@ -43,7 +45,7 @@ def learn(
     middle of an update has left `state.is_torn`.)
     """
     config, peers, judge = work.config, work.peers, Judge(work, journal, stop)
-    watch, pace = _Stopwatch(state.seconds), Pace(peers)
+    watch, pace, news = _Stopwatch(state.seconds), Pace(peers), SimpleQueue[str]()
     planned, same = (rounds(config, work.store, work.plans, state, peers.size) for _ in range(2))
     specs, on_stall = batches_of(peers.rank, planned), functools.partial(_journal_stall, journal)
     with (
@@ -56,8 +58,10 @@ def learn(
             where=work.where,
             workers=work.workers,
             on_stall=on_stall,
+            on_change=news.put,
         ) as stream,
         _shown(work, stream, journal),
+        _told(news, journal, peers) as tell,
     ):
         items, log = iter(stream), _StepLog(journal, stream, pace)
         _measure_if_due(judge, state, saver, stream, watch)  # a kill may have come before it was done
@@ -84,6 +88,7 @@ def learn(
                 state.seconds = watch.seconds()
                 pace.did(metrics[-1].grad_norm)
                 log.tell(metrics)
+                tell()
                 _watch_out(state, metrics[-1], turn.specs[-1], journal)
                 _measure_if_due(judge, state, saver, stream, watch)
         log.tell(finish_step(state, config, peers))
@@ -122,6 +127,30 @@ def _shown(work: Workplace, stream: FeatureStream, journal: Journal) -> Iterator
     base_lr = work.config.train.base_lr
     with TrainingView(str(work.run), stream.stats, base_lr=base_lr) as view, journal.heard_by(view):
         yield
+
+
+@contextmanager
+def _told(news: SimpleQueue[str], journal: Journal, peers: Peers) -> Iterator[Callable[[], None]]:
+    """What threads of the pipeline have said is told by this one: whenever it is asked to, and at the end."""
+
+    def tell() -> None:
+        while not news.empty():
+            text = news.get()
+            if peers.leads:
+                warn(journal, text)
+            else:  # which has no journal, and shows nothing else
+                print(f"warning: rank {peers.rank}: {text}", file=sys.stderr)
+
+    try:
+        yield tell
+    finally:
+        tell()
+
+
+def warn(journal: Journal, text: str) -> None:
+    """For people now, and for whoever reads about the run later."""
+    journal.event("warning", text=text)
+    Progress("warning").note(text)
 
 
 class _StepLog:

@@ -99,7 +99,7 @@ def workers_elsewhere(actors: Sequence[Any], config: RunConfig, target: Target, 
         for actor, device in zip(actors, where.target_devices, strict=True)
     ]
     here = torch.device(where.drafter_device)
-    return [RemoteWorker(function, function.word(), target, here) for function in functions]
+    return [RemoteWorker(function, target, here) for function in functions]
 
 
 @contextmanager

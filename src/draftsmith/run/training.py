@@ -29,7 +29,7 @@ from draftsmith.run.directory import (
     write_settings,
 )
 from draftsmith.run.exporting import card_of
-from draftsmith.run.loop import learn, spent
+from draftsmith.run.loop import learn, spent, warn
 from draftsmith.run.measuring import evaluate
 from draftsmith.run.opening import (
     check_something_is_left,
@@ -100,7 +100,7 @@ def _lead(config: RunConfig, peers: Peers, workers: Workers, *, name: str, resum
             if config.runtime == "ray":
                 journal.event("on_ray", goes_on_with=resume_command(claim.run))
             elif config.ray.address is not None:
-                _warn(journal, f"ray.address is {config.ray.address!r}, which is ignored, because runtime is not ray")
+                warn(journal, f"ray.address is {config.ray.address!r}, which is ignored, because runtime is not ray")
             _say_how_it_begins(journal, claim, work, state, begun, changed)
             with StopRequest() as stop:
                 summary = _train(work, state, begun, journal, stop)
@@ -123,16 +123,10 @@ def _told_to_sinks(run: Path, config: RunConfig, journal: Journal) -> Iterator[N
     """Whatever the journal is told, dashboards are told as well."""
     settings = config.model_dump(mode="json", exclude_none=True)
     with (
-        open_sinks(config.observe.sinks, run, settings, warn=functools.partial(_warn, journal)) as sinks,
+        open_sinks(config.observe.sinks, run, settings, warn=functools.partial(warn, journal)) as sinks,
         journal.heard_by(sinks),
     ):
         yield
-
-
-def _warn(journal: Journal, text: str) -> None:
-    """For people now, and for whoever reads about the run later."""
-    journal.event("warning", text=text)
-    Progress("warning").note(text)
 
 
 def _open(run: Path, config: RunConfig, peers: Peers, workers: Workers) -> tuple[Workplace, TrainState]:
@@ -214,7 +208,7 @@ def _train(work: Workplace, state: TrainState, begun: Begun, journal: Journal, s
             background,
             journal,
             facts=functools.partial(facts_of, plans=work.plans, contract=work.contract),
-            alarm=functools.partial(_warn, journal),
+            alarm=functools.partial(warn, journal),
             resumed_step=begun.step if begun.is_saved else None,
         )
         try:
@@ -239,7 +233,7 @@ def _cut_a_step(error: DraftsmithError) -> bool:
 def _say_what_is_lost(journal: Journal, state: TrainState, saver: Saver) -> None:
     """Parts of a drafter can be put together only where all ranks take part, and one has failed."""
     saved = "its beginning" if saver.saved_step is None else f"step {saver.saved_step:,}"
-    _warn(journal, f"step {state.step:,} cannot be saved, because each rank has a part of it; resume from {saved}")
+    warn(journal, f"step {state.step:,} cannot be saved, because each rank has a part of it; resume from {saved}")
 
 
 def _say_what_failed(journal: Journal, error: DraftsmithError) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from draftsmith.errors import ModelError
+from draftsmith.flow import Returning
 from draftsmith.records import Batch, BatchSpec, FeatureBatch
 from draftsmith.target.feature_cache import FeatureCache
 from draftsmith.target.model import Target
@@ -114,6 +115,11 @@ class RecordingWorker:
                 whole = batch if spec == batch.spec else self._collate(spec)
                 self._cache.record(spec.samples, self._compute(whole).receive().target_hidden)
         return self._read(batch)
+
+    def when_back(self, tell: Callable[[bool], None]) -> None:
+        """See flow.Returning: when the target is."""
+        assert isinstance(self._compute, Returning)
+        self._compute.when_back(tell)
 
 
 def require_finite(hidden_BSX: torch.Tensor, spec: BatchSpec, target: Target) -> None:
