@@ -52,7 +52,7 @@ DIRECTORIES: set[str] = set()  # that any of the family was told of
 SEED = int(os.environ.get("CHAOS_SEED", "0"))
 STORE_BYTES = 256 << 20
 LONG_RUN = ["train.max_steps=60", "checkpoint.every_steps=5", "eval.num_prompts=0", "eval.num_timed=0"]
-TARGETS = "flow.target_devices=['cpu', 'cpu']"
+TARGET = "flow.target_devices=['cpu']"
 BUDGET = "flow.budget_bytes=16777216"
 NUM_BATCHES = 80  # in which four things happen, far enough apart that between two of them somebody works
 
@@ -126,7 +126,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 @pytest.fixture(scope="module")
 def settings(settings_of_run: list[str]) -> list[str]:
-    return [*settings_of_run, *LONG_RUN, TARGETS, BUDGET]
+    return [*settings_of_run, *LONG_RUN, TARGET, BUDGET]
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +234,7 @@ def bench(settings_of_run: list[str], target: Target, tokenizer: Any, tmp_path: 
 
 @pytest.mark.parametrize("num_kills", [8, pytest.param(40, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
 def test_P3_targets_and_machines_that_die_change_nothing(nodes: Nodes, bench: Bench, num_kills: int) -> None:
-    """Three times some targets, then a whole machine, in the middle of the work of whoever is left."""
+    """Three times a target, then a whole machine, in the middle of the work of whoever is left."""
     import ray
 
     draw, (same, _), num_retries = random.Random(SEED), bench.trained(workers_here, {}), 0
@@ -242,12 +242,11 @@ def test_P3_targets_and_machines_that_die_change_nothing(nodes: Nodes, bench: Be
     with ray_at(nodes.cluster.address), placed(shares, placing_s=60, max_restarts=100) as places:
         actors = places.functions[0]
 
-        def kill_some() -> None:
-            for victim in draw.sample(actors, draw.choice([1, 1, 2])):
-                ray.kill(victim, no_restart=False)
+        def kill_one() -> None:
+            ray.kill(draw.choice(actors), no_restart=False)
 
         for _ in range(num_kills // 4):
-            kills = [threading.Timer(draw.uniform(0, 0.03), kill) for kill in [*[kill_some] * 3, nodes.lose_one]]
+            kills = [threading.Timer(draw.uniform(0, 0.03), kill) for kill in [*[kill_one] * 3, nodes.lose_one]]
             moments = [quarter * NUM_BATCHES // 4 + draw.randint(0, 4) for quarter in range(4)]
             happens = {moment: kill.start for moment, kill in zip(moments, kills, strict=True)}
             found, stats = bench.trained(functools.partial(workers_elsewhere, actors), happens)
@@ -292,7 +291,7 @@ import time
 from draftsmith.distributed import own_ray
 with own_ray(cpus=1, gpus=0, store_bytes=1 << 27):
     pass
-time.sleep(3)
+time.sleep(1)
 """
 
 

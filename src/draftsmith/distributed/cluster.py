@@ -70,7 +70,10 @@ def require_ray() -> None:
 @contextmanager
 def own_ray(*, cpus: float, gpus: float, store_bytes: int) -> Iterator[None]:
     """A Ray of this process on this machine. Raises ConfigError if it cannot start here."""
-    os.environ["RAY_AUTH_MODE"] = "token"  # read once, when Ray is imported
+    if os.environ.get("RAY_AUTH_MODE") != "token":
+        if "ray" in sys.modules:
+            raise ConfigError("Ray was imported here without a token; set RAY_AUTH_MODE=token before it is imported")
+        os.environ["RAY_AUTH_MODE"] = "token"  # read once, when Ray is imported
     import ray
     from ray._private import ray_constants
 
