@@ -16,7 +16,8 @@ import pytest
 from chaos import Training, ending_of, events_of, leftovers, lines_of, stop_after, wait_until
 
 import draftsmith.run.loop as loop_module
-from draftsmith.training import load_checkpoint, newest_checkpoint
+from draftsmith.errors import DataError
+from draftsmith.training import TrainState, load_checkpoint, newest_checkpoint
 from helpers import CONFIGS, Finished, draftsmith
 
 TINY = CONFIGS / "tiny-cpu.toml"
@@ -40,6 +41,30 @@ def test_an_interrupted_run_goes_on_after_its_last_step_and_ends_as_if_nothing_h
     done, run = train(*how)
     assert done.code == 0, done.err
     assert "going on after step 3" in done.err
+    assert [event["step"] for event in events_of(run, "resume")] == [3]
+    assert ending_of(run) == ending_of(undisturbed)
+
+
+def test_an_error_within_a_step_leaves_no_line_of_it_and_the_step_is_done_again(
+    train: Callable[..., tuple[Finished, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = "train.grad_accum=2"
+    whole, undisturbed = train(two, name="undisturbed")
+    assert whole.code == 0, whole.err
+    original = loop_module.add_batch
+
+    def failing(state: TrainState, *arguments: Any, **settings: Any) -> Any:
+        if (state.step, state.pending.num_batches) == (3, 1):
+            raise DataError("sample 7 is unreadable")
+        return original(state, *arguments, **settings)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop_module, "add_batch", failing)
+        done, run = train(two)
+    assert done.code == 2
+    assert [line["step"] for line in lines_of(run / "samples.jsonl")] == [1, 1, 2, 2, 3, 3]
+    done, run = train(two)
+    assert done.code == 0, done.err
     assert [event["step"] for event in events_of(run, "resume")] == [3]
     assert ending_of(run) == ending_of(undisturbed)
 

@@ -111,13 +111,13 @@ def own_ray(*, cpus: float, gpus: float, store_bytes: int) -> Iterator[None]:
 def ray_at(address: str) -> Iterator[Sequence[Machine]]:
     """The cluster at host:port, and its machines. Raises ConfigError within 15 s if it does not answer."""
     _insist_on_token()
-    _probe(address)
-    _ask(address)
+    numbers = _probe(address)
+    _ask(numbers)
     import ray
 
     with _signals_kept(), _environment(RAY_USAGE_STATS_ENABLED="0"):
         try:
-            ray.init(address=address, **QUIET)
+            ray.init(address=numbers, **QUIET)
             machines = [_machine(node) for node in ray.nodes() if node["Alive"]]
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             ray.shutdown()
@@ -144,15 +144,20 @@ def _machine(node: Mapping[str, Any]) -> Machine:
     return Machine(node["NodeManagerHostname"], has.get("CPU", 0.0), has.get("GPU", 0.0), store)
 
 
-def _probe(address: str) -> None:
-    """Greet as gRPC does; Ray itself would try for minutes. Raises ConfigError if no greeting comes back."""
+def _probe(address: str) -> str:
+    """Greet as gRPC does; Ray itself would try for minutes. Returns IP:port, for Ray does not know every name.
+
+    Raises ConfigError if no greeting comes back.
+    """
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=ANSWER_S) as connection:
             connection.sendall(GREETING)
             answer = connection.recv(9)
+            peer, _ = connection.getpeername()
         if answer[3:4] != bytes([SETTINGS]):
             raise OSError("what answers is not Ray")
+        return f"{peer}:{port}"
     except (OSError, ValueError) as error:
         raise _silent(address, first_line(error)) from None
 

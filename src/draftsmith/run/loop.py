@@ -154,20 +154,20 @@ def warn(journal: Journal, text: str) -> None:
 
 
 class _StepLog:
-    """The rows of a step: its samples when a batch becomes part of it, its metrics when they are known."""
+    """The rows of a step, samples and metrics, once it is whole: one that is cut short leaves none."""
 
     def __init__(self, journal: Journal, stream: FeatureStream, pace: Pace) -> None:
         self._journal, self._stream, self._pace = journal, stream, pace
-        self._batches: list[tuple[BatchSpec, float]] = []
+        self._batches: list[tuple[BatchSpec, int, float]] = []
 
     def begin(self, specs: Sequence[BatchSpec], step: int, share: float) -> None:
-        for spec in specs:
-            self._journal.trained(step=step, epoch=spec.epoch, seq=spec.seq, samples=spec.samples)
-            self._batches.append((spec, share))
+        self._batches += [(spec, step, share) for spec in specs]
 
     def tell(self, metrics: Sequence[StepMetrics]) -> None:
-        """One row for each batch of the step."""
-        for (spec, share), each in zip(self._batches, metrics, strict=True):
+        """One row of each kind for each batch of the step."""
+        for spec, step, _ in self._batches:
+            self._journal.trained(step=step, epoch=spec.epoch, seq=spec.seq, samples=spec.samples)
+        for (spec, _, share), each in zip(self._batches, metrics, strict=True):
             place = {"epoch": spec.epoch, "seq": spec.seq, "bucket": spec.bucket, "num_slots": spec.num_slots}
             flow = self._flow() if each is metrics[-1] and each.step % FLOW_EVERY == 0 else {}
             self._journal.metrics(**place, progress=round(share, 6), **dataclasses.asdict(each), **flow)
