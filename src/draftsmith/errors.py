@@ -55,7 +55,7 @@ class StageError(DraftsmithError):
 class WorkerLostError(StageError):
     """A worker of a stage is gone, or does not answer, and may be back. `began`: its item may be the reason."""
 
-    def __init__(self, message: str, *, began: bool) -> None:
+    def __init__(self, message: str, *, began: bool = False) -> None:
         super().__init__(message)
         self.began = began
 

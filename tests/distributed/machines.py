@@ -56,6 +56,12 @@ class Machine:
         assert started.returncode == 0, said
         return said
 
+    def processes(self) -> bytes:
+        """The command lines of all that runs here."""
+        return subprocess.run(
+            [*_inside(self._init), "sh", "-c", "cat /proc/*/cmdline"], capture_output=True, check=False
+        ).stdout
+
     def switch_off(self) -> None:
         self._init.kill()
         self._init.wait()

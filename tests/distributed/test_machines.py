@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,6 @@ from helpers import CONFIGS
 pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(not can_be_made(), reason="needs root, and namespaces of Linux"),
 ]
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "many-devices.md").read_text(encoding="utf-8")
 DRAFTSMITH = [sys.executable, "-c", "from draftsmith.cli import main; main()"]
@@ -41,6 +41,8 @@ def commands(title: str) -> list[str]:
 
 @pytest.fixture
 def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Machine]]:
+    if not can_be_made():
+        pytest.skip("needs root, and namespaces of Linux")
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
     monkeypatch.setenv("PYTHONPATH", ":".join(path for path in sys.path if path))
     with machines(["one", "two", "three"], tmp_path) as made:
@@ -63,11 +65,13 @@ def words(settings: list[str], run: Path) -> list[object]:
 
 
 def on_ray(settings: list[str], run: Path) -> list[object]:
-    """The page's last command, with two targets on processors."""
-    text = commands("Many machines")[-1]
-    assert f"runtime=ray ray.address={NETWORK}.1:6379 distributed.num_processes=2" in text
-    ours = ["runtime=ray", "ray.address=one:6379", "distributed.num_processes=2", "flow.target_devices=['cpu', 'cpu']"]
-    return [*DRAFTSMITH, *words(settings, run), *ours, "flow.budget_bytes=33554432"]
+    """The page's last command, for processors: our settings come last, so they count."""
+    export, command = commands("Many machines")[-1].split("\n", 1)
+    assert export == "export RAY_AUTH_MODE=token"
+    draftsmith, train, _config, *its = shlex.split(command)
+    assert (draftsmith, train) == ("draftsmith", "train")
+    ours = ["device=cpu", "flow.target_devices=['cpu', 'cpu']", "flow.budget_bytes=33554432"]
+    return [*DRAFTSMITH, train, CONFIGS / "tiny-cpu.toml", *its, *settings, *ours, f"run.dir={run}"]
 
 
 def ended(process: subprocess.Popen[str], seconds: float = 240) -> str:
@@ -120,7 +124,7 @@ def test_a_machine_that_is_switched_off_changes_nothing(
     assert re.search(rf'{run} is in use by another process, {{"pid": \d+, "host": "{holder}"}}', refused)
     assert holder in [machine.name for machine in cluster]
     assert started.poll() is None, "it trains still"
-    next(machine for machine in cluster[1:] if "ray::RankActor" in machine.shell("cat /proc/*/cmdline")).switch_off()
+    next(machine for machine in cluster[1:] if b"ray::RankActor" in machine.processes()).switch_off()
     said = ended(started)
     assert started.returncode == 0, said
     assert "is gone, or its machine" in said
@@ -130,10 +134,36 @@ def test_a_machine_that_is_switched_off_changes_nothing(
     assert [event["event"] for event in events_of(run)].count("resume") == 1
 
 
-def test_tune_names_every_machine(cluster: list[Machine], settings: list[str]) -> None:
+def test_tune_names_the_machine_of_each_rank(cluster: list[Machine], settings: list[str]) -> None:
     arguments = on_ray(settings, Path("unused"))
     arguments[arguments.index("train")] = "tune"
     started = cluster[0].start(*arguments, "--batches", 2)
     said = ended(started)
     assert started.returncode == 0, said
     assert len({machine.name for machine in cluster if re.search(rf"\b{machine.name}\b", said)}) == 2, said
+
+
+def test_when_the_machine_of_the_driver_is_switched_off_all_ends_and_another_machine_goes_on(
+    cluster: list[Machine], settings: list[str], tmp_path: Path
+) -> None:
+    longer = [*settings, "train.max_steps=100", "checkpoint.every_steps=10"]
+    alone, run = tmp_path / "alone", tmp_path / "run"
+    started = cluster[0].start(*DRAFTSMITH, *words(longer, alone))
+    said = ended(started)
+    assert started.returncode == 0, said
+    others = cluster[:2]
+    started = cluster[2].start(*on_ray(longer, run))
+    until(lambda: num_lines(run / "samples.jsonl") > 20, started)
+    assert any(b"ray::" in machine.processes() for machine in others)
+    cluster[2].switch_off()
+    assert started.wait() != 0
+    began = time.monotonic()
+    while any(b"ray::RankActor" in each or b"ray::FunctionActor" in each for each in map(Machine.processes, others)):
+        assert time.monotonic() - began < 120
+        time.sleep(0.5)
+    assert num_lines(run / "samples.jsonl") < num_lines(alone / "samples.jsonl"), "it was stopped"
+    resumed = cluster[1].start(*on_ray(longer, run), "--resume")
+    said = ended(resumed)
+    assert resumed.returncode == 0, said
+    assert hash_of(run) == hash_of(alone)
+    assert (run / "samples.jsonl").read_bytes() == (alone / "samples.jsonl").read_bytes()

@@ -26,6 +26,7 @@ from typing import Any
 
 import psutil
 import pytest
+from ranks import assert_close, hash_of
 
 import draftsmith.distributed.cluster as own
 from draftsmith.config import RunConfig, load_config
@@ -142,10 +143,6 @@ def on_ray(nodes: Nodes, run: Path, *settings: str) -> Finished:
     return draftsmith("train", CONFIGS / "tiny-cpu.toml", *settings, *elsewhere)
 
 
-def hash_of(run: Path) -> str:
-    return str(json.loads((run / "summary.json").read_text(encoding="utf-8"))["params_sha256"])
-
-
 def steps_of(run: Path) -> int:
     path = run / "metrics.jsonl"
     return path.read_bytes().count(b'"loss"') if path.exists() else 0
@@ -195,6 +192,30 @@ def test_P9_a_signal_to_the_driver_saves_the_step_and_exits_with_its_number(
     assert done.code == 143, done.err
     assert "stopped by SIGTERM" in done.err
     assert load_checkpoint(run)[1]["step"] == steps_of(run)
+
+
+@pytest.mark.long
+def test_a_drafter_in_parts_on_ray_is_stopped_and_goes_on_there_and_here(
+    nodes: Nodes, settings: list[str], tmp_path: Path
+) -> None:
+    whole, run, same = tmp_path / "whole", tmp_path / "run", [*settings, "train.grad_accum=2"]
+    two = ["distributed.num_processes=2", "distributed.sharding=fsdp2", "flow.target_devices=['cpu', 'cpu']"]
+    done = draftsmith("train", CONFIGS / "tiny-cpu.toml", *same, f"run.dir={whole}")
+    assert done.code == 0, done.err
+
+    def stop_after(num_steps: int) -> None:
+        until(lambda: steps_of(run) > num_steps, seconds=60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    for num_steps in (10, 25):
+        with meanwhile(functools.partial(stop_after, num_steps)):
+            done = on_ray(nodes, run, *same, *two)
+        assert done.code == 130, done.err
+        assert load_checkpoint(run)[1]["step"] < 60
+    done = draftsmith("train", CONFIGS / "tiny-cpu.toml", *same, f"run.dir={run}", "--resume")
+    assert done.code == 0, done.err
+    assert_close(run, whole)
+    assert (run / "samples.jsonl").read_bytes() == (whole / "samples.jsonl").read_bytes()
 
 
 @dataclass

@@ -12,6 +12,9 @@ from ranks import TWO
 
 import draftsmith.run.launching as launching
 import draftsmith.run.on_ray as on_ray
+from draftsmith import errors
+from draftsmith.distributed.ranks import Ended, RankEnd
+from draftsmith.errors import DraftsmithError
 from draftsmith.run.lock import locked
 from helpers import CONFIGS, draftsmith
 
@@ -27,13 +30,18 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert not started
 
 
+def contents(run: Path) -> dict[Path, bytes]:
+    """Directories, too."""
+    return {path: path.read_bytes() if path.is_file() else b"" for path in run.parent.rglob("*")}
+
+
 def error_of(run: Path, *arguments: str) -> str:
     """Also that it changes nothing."""
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    before = contents(run)
     done = draftsmith("train", CONFIGS / "tiny-cpu.toml", "train.grad_accum=2", f"run.dir={run}", *arguments)
     assert done.code == 2
     assert "Traceback" not in done.err
-    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert before == contents(run)
     return done.err
 
 
@@ -61,4 +69,14 @@ def test_one_with_somebody_elses_files(where: str, tmp_path: Path) -> None:
 @BOTH
 def test_one_without_a_run_that_could_be_resumed(where: str, tmp_path: Path) -> None:
     assert "holds no run that could be resumed" in error_of(tmp_path / "run", where, "--resume")
-    assert not (tmp_path / "run").exists()
+
+
+def errors_of_people() -> list[type[DraftsmithError]]:
+    return [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, DraftsmithError)]
+
+
+@pytest.mark.parametrize("kind", errors_of_people())
+def test_what_a_rank_raises_whoever_started_it_raises_again(kind: type[DraftsmithError]) -> None:
+    end = RankEnd(0, launching.CAN_BE_MENDED, {"error": kind.__name__, "text": "sample 7 is unreadable"})
+    with pytest.raises(kind, match="sample 7 is unreadable"):
+        launching.raise_what_a_rank_raised(Ended([end], None))

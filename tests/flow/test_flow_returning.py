@@ -52,17 +52,16 @@ def through(num: int, workers: Sequence[Flaky], said: list[str] | None = None, *
     told = [] if said is None else said
     with Pipeline("test", on_change=told.append, **settings) as pipeline:  # type: ignore[arg-type]
         source = pipeline.source("numbers", range(num))
-        return list(pipeline.stage("work", workers, source, attempts=lambda _: 3, places=lambda: places))
+        how = {"attempts": lambda _: 3, "bytes_of": lambda _: 1, "places": lambda: places}
+        return list(pipeline.stage("work", workers, source, **how))  # type: ignore[arg-type]
 
 
 def test_a_worker_that_is_back_at_once_goes_on() -> None:
     flaky, said = Flaky(1, 3, at_once=True), list[str]()
-    assert through(200, [flaky, Flaky(2, at_once=True)], said) == list(range(200))
-    assert len(flaky.done) > 1
-    assert said.count("stage work, worker 0 (room 0), is back") == 2
-    failed = [text for text in said if text.startswith("stage work, worker 0 (room 0), failed at item")]
-    assert len(failed) == 2
-    assert failed[0].endswith(", which is tried again: the lights went out")
+    assert through(200, [flaky], said) == flaky.done == list(range(200))
+    lost = "stage work, worker 0 (room 0), failed at item {}, which is tried again: the lights went out"
+    back = "stage work, worker 0, is back"
+    assert said == [lost.format(0), back, lost.format(1), back]
 
 
 def test_what_others_hold_up_a_worker_does_that_is_back() -> None:
@@ -99,25 +98,64 @@ def test_losses_before_an_item_has_begun_are_none_of_its_attempts() -> None:
     assert often.num_calls == 11
 
 
+def test_a_worker_that_is_back_and_lost_for_ever_is_given_up() -> None:
+    always = Flaky(*range(1, 1000), at_once=True)
+    with pytest.raises(StageError, match="after 3 attempts"):
+        through(1, [always])
+    assert always.num_calls == 103
+
+
+class Unheard(Flaky):
+    """Cannot even be asked when it is back."""
+
+    def when_back(self, tell: Callable[[bool], None]) -> None:
+        raise RuntimeError("nobody is there")
+
+
+def test_one_that_cannot_be_asked_does_not_come_back() -> None:
+    said = list[str]()
+    with pytest.raises(StageError, match="after 3 attempts: WorkerLostError"):
+        through(5, [Unheard(*range(1, 99))], said)
+    assert "stage work, worker 0, does not come back" in said
+
+
 @pytest.mark.parametrize("settings", [{"began": True, "at_once": True}, {"at_once": False}], ids=["poison", "never"])
 def test_an_item_at_which_workers_are_lost_is_tried_three_times_and_so_is_one_whose_workers_never_return(
     settings: dict[str, bool],
 ) -> None:
-    with pytest.raises(StageError, match=r"item 0 .*attempts: WorkerLostError: the lights went out"):
+    with pytest.raises(StageError, match=r"item 0 .*after 3 attempts: WorkerLostError: the lights went out"):
         through(5, [Flaky(*range(1, 99), **settings) for _ in range(2)])  # type: ignore[arg-type]
 
 
-def test_a_worker_that_is_not_told_of_lets_the_pipeline_end() -> None:
-    lost, before = Flaky(1), threading.active_count()
-    assert through(20, [lost, Flaky()]) == list(range(20))
+def test_a_worker_that_is_told_of_too_late_or_twice_changes_nothing() -> None:
+    gate, said, before = threading.Event(), list[str](), threading.active_count()
+    lost, other = Flaky(1, 2), Flaky(gate=gate)
+    results = list[int]()
+    thread = threading.Thread(target=lambda: results.extend(through(20, [lost, other], said)))
+    thread.start()
+    until(lambda: lost.tells)
+    lost.tells[0](True)
+    lost.tells[0](True)
+    until(lambda: len(lost.tells) == 2)
+    assert said.count("stage work, worker 0, is back") == 1
+    gate.set()
+    thread.join(5)
+    assert results == other.done == list(range(20))
     assert threading.active_count() == before
-    lost.tells[0](True)  # too late for anybody
-    assert lost.done == []
+    lost.tells[1](True)
+    assert said.count("stage work, worker 0, is back") == 1
+
+
+def test_P10_a_consumer_that_hangs_while_all_workers_are_lost_is_interrupted() -> None:
+    hung = pytest.raises(StageError, match="stage consumer, item 0: has not returned")
+    with hung, Pipeline("test", watchdog_s=0.1) as p:
+        for _ in p.stage("work", [Flaky(2)], p.source("numbers", range(5)), attempts=lambda _: 3):
+            until(lambda: False)
 
 
 def test_P10_a_stage_whose_workers_stay_away_is_named() -> None:
     with pytest.raises(StageError, match=r"stage work: all its workers are lost, and none is back after 0\.1 s"):
-        through(5, [Flaky(1), Flaky(1)], watchdog_s=0.1)
+        through(50, [Flaky(1), Flaky(1)], watchdog_s=0.1, budget_bytes=3)  # so the source waits, too
 
 
 def test_time_away_counts_for_nobody() -> None:

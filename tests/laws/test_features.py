@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,36 @@ def test_features_of_a_cached_forward_equal_those_of_one_pass(target: Target) ->
     torch.testing.assert_close(torch.cat(parts, dim=1), target.features(input_ids), **SAME_NETWORK)
 
 
+class Elsewhere:
+    """A target in another process, which says and gives this; another time, perhaps, something else."""
+
+    def __init__(self, said: Any, found: Any) -> None:
+        self.said, self._found = said, found
+
+    def word(self, within_s: float | None = None) -> Any:
+        return self.said
+
+    def __call__(self, _batch: Any, /) -> Any:
+        return self._found
+
+    def when_there(self, tell: Callable[[bool], None]) -> None:
+        raise NotImplementedError
+
+
+def test_a_target_that_comes_back_elsewhere_with_other_weights_is_refused_and_its_new_place_known() -> None:
+    here = load_target(TargetConfig(model="tiny-random", dtype="float32"))
+    compute, said = serve_target({"model": "tiny-random", "dtype": "float32"}, "cpu", 1, False)
+    batch = feature_batch(here, [[5, 6, 7], [8, 9]], [1, 1]).batch
+    elsewhere = Elsewhere(said, compute(batch))
+    worker = RemoteWorker(elsewhere, here, here.device)
+    elsewhere.said = replace(said, place="cuda:0 of another")
+    worker(batch)
+    assert worker.place == "cuda:0 of another"
+    elsewhere.said = replace(said, fingerprint="0" * 64)
+    with pytest.raises(ModelError, match="has read other weights for tiny-random than the drafter"):
+        worker(batch)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_features_from_elsewhere_are_read_where_nobody_may_write_without_a_copy_or_a_warning(dtype: str) -> None:
     here = load_target(TargetConfig(model="tiny-random", dtype=dtype))
@@ -59,7 +91,7 @@ def test_features_from_elsewhere_are_read_where_nobody_may_write_without_a_copy_
     found.flags.writeable = False
     torch.set_warn_always(True)
     with warnings.catch_warnings(action="error"):
-        hidden = RemoteWorker(lambda _batch: found, said, here, here.device)(batch).receive().target_hidden
+        hidden = RemoteWorker(Elsewhere(said, found), here, here.device)(batch).receive().target_hidden
     torch.set_warn_always(False)
     assert torch.equal(hidden, here.features(batch.input_ids))
     assert hidden.data_ptr() == found.ctypes.data

@@ -48,7 +48,7 @@ class FunctionActor:
 
 
 class RemoteFunction(Generic[T, U]):
-    """A function in a FunctionActor, used like the function. Every answer has a deadline.
+    """A function in a FunctionActor, used like the function. Every answer that is waited for has a deadline.
 
     When the actor dies Ray gives it another place, as often as it was told to, and `word` makes the function again.
     """
@@ -58,7 +58,7 @@ class RemoteFunction(Generic[T, U]):
         self._what = (maker, *arguments)
         self._make_s = make_s
         self._answer_s = answer_s
-        self._begun = self._make()  # now, so that many are made at the same time
+        self._begun = self._make()  # now, so that many are made at once; kept, or Ray would tell its error itself
 
     def word(self, within_s: float | None = None) -> Any:
         """What the maker said, as soon as the function is there.

@@ -28,7 +28,8 @@ from draftsmith.errors import ConfigError, first_line
 
 SHARED_MEMORY = Path("/dev/shm")
 LEAST_STORE_BYTES = 128 << 20  # beside results: messages, and what is not given back this very moment
-ANSWER_S = 5.0  # for a cluster to accept a connection
+ANSWER_S = 5.0  # for a cluster to accept a connection, and again to greet
+ASKING_S = 8.0  # to start Python, import Ray and hear who the cluster is
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # the preface of HTTP/2, and empty settings
 SETTINGS = 4  # the kind of frame that a server greets with
 ASKING = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
@@ -109,7 +110,7 @@ def own_ray(*, cpus: float, gpus: float, store_bytes: int) -> Iterator[None]:
 
 @contextmanager
 def ray_at(address: str) -> Iterator[Sequence[Machine]]:
-    """The cluster at host:port, and its machines. Raises ConfigError within 15 s if it does not answer."""
+    """The cluster at host:port, and its machines. Raises ConfigError if it does not answer, as a rule within 10 s."""
     _insist_on_token()
     numbers = _probe(address)
     _ask(numbers)
@@ -151,13 +152,13 @@ def _probe(address: str) -> str:
     """
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host, int(port)), timeout=ANSWER_S) as connection:
+        numbers = socket.gethostbyname(host)
+        with socket.create_connection((numbers, int(port)), timeout=ANSWER_S) as connection:
             connection.sendall(GREETING)
             answer = connection.recv(9)
-            peer, _ = connection.getpeername()
         if answer[3:4] != bytes([SETTINGS]):
             raise OSError("what answers is not Ray")
-        return f"{peer}:{port}"
+        return f"{numbers}:{port}"
     except (OSError, ValueError) as error:
         raise _silent(address, first_line(error)) from None
 
@@ -174,11 +175,11 @@ def _ask(address: str) -> None:
             env={**os.environ, "RAY_py_gcs_connect_timeout_s": f"{ANSWER_S:.0f}"},
             capture_output=True,
             text=True,
-            timeout=2 * ANSWER_S,
+            timeout=ASKING_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise _silent(address, f"not within {2 * ANSWER_S:g} s") from None
+        raise _silent(address, f"not within {ASKING_S:g} s") from None
     said = asked.stderr if asked.returncode else ""
     if "authenti" in said.lower():
         raise ConfigError(

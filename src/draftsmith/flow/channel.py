@@ -31,7 +31,7 @@ class Channel:
         self.max_items = max_items
         self.alive = set(range(num_workers))
         self.away: set[int] = set()  # lost, and perhaps coming back
-        self.hopeless: set[int] = set()  # lost, and known not to come back
+        self.dead: set[int] = set()  # lost, and known not to come back
         self.dispatched = 0
         self.taken = 0
         self.num_done = 0
@@ -64,7 +64,6 @@ class Channel:
         """Another attempt at the lowest number that was given back."""
         work = heapq.heappop(self.returned)._replace(worker=worker)
         self.running[work.seq] = work
-        self.num_retries += 1
         return work
 
     def counts(self, work: Work) -> bool:
@@ -84,7 +83,7 @@ class Channel:
 
     def lose(self, worker: int) -> bool:
         """Let a worker go until it is known whether it comes back; false if that is known already."""
-        if worker in self.hopeless:
+        if worker in self.dead:
             return False
         self.alive.discard(worker)
         self.away.add(worker)
@@ -94,13 +93,14 @@ class Channel:
         """It is known now. One that is not able is retired, unless it is the last one: that has to fail."""
         self.away.discard(worker)
         if not able:
-            self.hopeless.add(worker)
+            self.dead.add(worker)
         if able or not (self.alive or self.away):
             self.alive.add(worker)
 
     def give_back(self, work: Work, *, excused: bool) -> None:
         """The number keeps its place in the window and what was credited for it."""
         del self.running[work.seq]
+        self.num_retries += not excused
         heapq.heappush(self.returned, work._replace(attempt=work.attempt + 1, excused=work.excused + excused))
 
     def take(self) -> Any:

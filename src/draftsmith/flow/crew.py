@@ -167,10 +167,13 @@ class Crew:
     def _is_back(self, stage: int, worker: int) -> bool:
         """Wait for a worker that was lost; false if it never works again while the pipeline runs, or was not lost."""
         channel, function = self.timed.machine.channels[stage], self._stages[stage].workers[worker]
-        if worker not in channel.away:
+        if worker not in channel.away or self.timed.machine.left:
             return False
         assert isinstance(function, Returning)
-        function.when_back(partial(self._bring_back, stage, worker))
+        try:
+            function.when_back(partial(self._bring_back, stage, worker))
+        except Exception:  # stage boundary: one that cannot be asked
+            self._bring_back(stage, worker, able=False)
         with self.lock:
             while worker in channel.away and not self.timed.machine.left:
                 self._lost.wait()
@@ -178,13 +181,10 @@ class Crew:
 
     def _bring_back(self, stage: int, worker: int, able: bool) -> None:
         with self.lock:
-            self.timed.bring_back(stage, worker, self._clock(), able=able)
-            self._lost.notify_all()
-            self._on_change(f"{self._who(stage, worker)}, {'is back' if able else 'does not come back'}")
-
-    def _who(self, stage: int, worker: int) -> str:
-        places = self._stages[stage].places()
-        return f"stage {self._stages[stage].name}, worker {worker}" + (f" ({places[worker]})" if places else "")
+            if self.timed.bring_back(stage, worker, self._clock(), able=able):
+                self._lost.notify_all()
+                what = "is back" if able else "does not come back"
+                self._on_change(f"stage {self._stages[stage].name}, worker {worker}, {what}")
 
     def _next_work(self, stage: int, worker: int) -> Work | None:
         """Wait for work; None when there will be none for this worker. Under the lock."""
@@ -242,14 +242,16 @@ class Crew:
             attempts = self._stages[stage].attempts(error) if isinstance(error, Exception) else 1
         except Exception as broken:  # stage boundary
             error, attempts = broken, 1
-        lost = isinstance(error, WorkerLostError) and isinstance(self._stages[stage].workers[work.worker], Returning)
-        how = {"attempts": attempts, "lost": lost, "excused": isinstance(error, WorkerLostError) and not error.began}
-        return partial(self._count_failure, stage, work, error, how)
+        return partial(self._count_failure, stage, work, error, attempts)
 
-    def _count_failure(self, stage: int, work: Work, error: BaseException, how: dict[str, Any], now: float) -> None:
-        if self.timed.fail(stage, work, error, now, **how):
-            who = self._who(stage, work.worker)
-            self._on_change(f"{who}, failed at item {work.seq}, which is tried again: {first_line(error)}")
+    def _count_failure(self, stage: int, work: Work, error: BaseException, attempts: int, now: float) -> None:
+        lost = isinstance(error, WorkerLostError) and isinstance(self._stages[stage].workers[work.worker], Returning)
+        excused = isinstance(error, WorkerLostError) and lost and not error.began
+        if self.timed.fail(stage, work, error, now, attempts=attempts, lost=lost, excused=excused):
+            places = self._stages[stage].places()
+            who = f"worker {work.worker}" + (f" ({places[work.worker]})" if places else "")
+            what = f"failed at item {work.seq}, which is tried again: {first_line(error)}"
+            self._on_change(f"stage {self._stages[stage].name}, {who}, {what}")
 
     def _wake(self, now: float) -> None:
         if any(self._asleep):

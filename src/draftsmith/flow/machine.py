@@ -21,6 +21,7 @@ from draftsmith.flow.channel import Channel, Work
 from draftsmith.flow.credit import Credit
 
 MAX_ATTEMPTS = 3
+MAX_EXCUSED = 100
 
 
 class Need(Enum):
@@ -120,12 +121,13 @@ class Machine:
     ) -> bool:
         """A worker reports a failure; true if the item gets another attempt, of `attempts` in all and at most 3.
 
-        lost: the worker is gone, and will be told of again. excused: the attempt does not count.
+        lost: the worker is gone, and will be told of again. excused: and the attempt does not count, up to 100 of them.
         """
         channel = self.channels[stage]
         if not channel.counts(work):
             return False
-        excused = lost and channel.lose(work.worker) and excused
+        if lost:
+            excused = channel.lose(work.worker) and excused and work.excused < MAX_EXCUSED
         again = excused or work.attempt - work.excused < min(attempts, MAX_ATTEMPTS)
         if again and not self._is_cut(work.seq):
             channel.fence(work.worker)

@@ -265,7 +265,8 @@ class Pipeline:
         name = self._running().timed.names[stage]
         described = "" if work.item is None else self._describe(work.item)
         place = f"item {work.seq}" + (f" ({described})" if described else "")
-        tried = f" after {work.attempt} attempts" if work.attempt > 1 else ""
+        counted = work.attempt - work.excused
+        tried = f" after {counted} attempts" if counted > 1 else ""
         return StageError(
             f"stage {name}, worker {work.worker}, {place}{tried}: {what}",
             stage=name,
@@ -279,18 +280,19 @@ class Pipeline:
         crew, stacks = self._running(), stacks_of(None)
         timed, oldest = crew.timed, crew.timed.machine.oldest()
         consumer = timed.machine.consumer
-        deserted = [s.name for s, c in zip(self._stages, timed.machine.channels, strict=True) if not c.alive]
-        if oldest is None and deserted:
-            what = f"all its workers are lost, and none is back after {seconds:g} s (flow.watchdog_s)"
-            self._stalled = StageError(f"stage {deserted[0]}: {what}", stage=deserted[0], stacks=stacks)
-            crew.abort(self._stalled)
-        elif timed.accounts[consumer].num_busy or oldest is None:
+        deserted = next((stage for stage, c in enumerate(timed.machine.channels) if not c.alive), None)
+        if timed.accounts[consumer].num_busy or (oldest is None and deserted is None):
             name, seq = timed.names[consumer], timed.machine.channels[-1].taken - 1
             message = f"stage {name}, item {seq}: has not returned for {seconds:g} s (flow.watchdog_s)"
             self._stalled = StageError(message, stage=name, item=seq, stacks=stacks)
             self._stalled_at = place_of(self._caller)
             interrupt(self._caller)
+        elif deserted is not None:
+            name, what = timed.names[deserted], f"none is back after {seconds:g} s (flow.watchdog_s)"
+            self._stalled = StageError(f"stage {name}: all its workers are lost, and {what}", stage=name, stacks=stacks)
+            crew.abort(self._stalled)
         else:
+            assert oldest is not None
             what = f"has not returned for {seconds:g} s (flow.watchdog_s)"
             self._stalled = self._error(*oldest, what, stacks)
             crew.abort(self._stalled)

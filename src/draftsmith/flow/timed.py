@@ -62,10 +62,20 @@ class TimedMachine:
         if self.machine.finish(stage, work, result):
             pace.num_done += self._count(stage, work.seq)
 
-    def fail(self, stage: int, work: Work, error: BaseException, now: float, **how: Any) -> bool:
-        """A worker is free again and leaves an error; true if its item gets another attempt. how: see Machine.fail."""
+    def fail(
+        self,
+        stage: int,
+        work: Work,
+        error: BaseException,
+        now: float,
+        *,
+        attempts: int,
+        lost: bool = False,
+        excused: bool = False,
+    ) -> bool:
+        """A worker is free again and leaves an error; true if its item gets another attempt. See Machine.fail."""
         self._end(stage, now)
-        return self.machine.fail(stage, work, error, **how)
+        return self.machine.fail(stage, work, error, attempts=attempts, lost=lost, excused=excused)
 
     def consumed(self, now: float) -> None:
         """The consumer is done with its item and asks for the next one."""
@@ -98,12 +108,15 @@ class TimedMachine:
         """A worker that was fenced or lost is free no longer; its time does not count any more."""
         self.accounts[stage].switch(now, waiting=-1)
 
-    def bring_back(self, stage: int, worker: int, now: float, *, able: bool) -> None:
-        """A worker that was lost is free again, if it is able or the last one."""
+    def bring_back(self, stage: int, worker: int, now: float, *, able: bool) -> bool:
+        """A worker that was lost is free again, if it is able or the last one. False if nobody waits for it."""
         channel = self.machine.channels[stage]
+        if worker not in channel.away or self.machine.left:
+            return False
         channel.bring_back(worker, able=able)
         if worker in channel.alive:
             self.accounts[stage].switch(now, waiting=1)
+        return True
 
     def wake(self, now: float, asleep: Sequence[int]) -> Iterator[tuple[int, Need]]:
         """Stages whose workers can go on (NOTHING: one of them) or go home (OVER: all of them), of those that sleep.

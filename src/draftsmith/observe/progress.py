@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
+from draftsmith.redaction import redacted
+
 _SILENCED = False
 
 
@@ -51,8 +53,8 @@ class Progress:
             self._status.stop()
 
     def note(self, text: str) -> None:
-        """Print a line that stays."""
-        self._console.print(f"{self._title}: {text}", markup=False, soft_wrap=True)
+        """Print a line that stays; credentials are nobody's business."""
+        self._console.print(f"{self._title}: {redacted(text)}", markup=False, soft_wrap=True)
 
     def show(self, text: str | Callable[[], str]) -> None:
         """Replace the line; outside a terminal, print at most one line every `seconds_between`."""

@@ -57,7 +57,8 @@ def claimed(config: RunConfig, name: str, *, resume: bool = False) -> Iterator[C
 def with_directory(config: RunConfig, name: str, *, resume: bool = False) -> RunConfig:
     """The same, with the directory of its run, where nothing is changed.
 
-    Raises what `claimed` would: for a starter of processes, which would find out only when they run.
+    For a starter of processes, which would find out only when they run. Raises what `claimed` would, as far as that is
+    known without writing.
     """
     run = directory_of(config, name)
     _look_at(run, as_settled_before(config), resume=resume)

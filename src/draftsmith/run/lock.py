@@ -30,17 +30,17 @@ def locked(run: Path) -> Iterator[None]:
 
 
 def check_free(run: Path) -> None:
-    """Raises CheckpointError that names the holder if another process has `run`. Writes nothing."""
+    """Raises CheckpointError that names the holder if another process has `run`. Writes nothing; others may look."""
     with suppress(FileNotFoundError):
-        os.close(_take(run, 0))
+        os.close(_take(run, 0, fcntl.LOCK_SH))
 
 
-def _take(run: Path, flags: int) -> int:
+def _take(run: Path, flags: int, kind: int = fcntl.LOCK_EX) -> int:
     path = run / LOCK
     while True:
         file = os.open(path, os.O_RDWR | flags, 0o644)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
             if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
                 return file
             os.close(file)  # its last holder removed the directory meanwhile: what we locked is nobody's

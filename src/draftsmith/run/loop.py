@@ -6,8 +6,8 @@ import dataclasses
 import functools
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from queue import SimpleQueue
 from typing import Any
 
@@ -16,6 +16,7 @@ from draftsmith.distributed import Peers, is_sharded, shared_pass
 from draftsmith.errors import DivergedError, StageError
 from draftsmith.observe import Journal, Progress, StopRequest, TrainingView
 from draftsmith.records import BatchSpec
+from draftsmith.redaction import redacted
 from draftsmith.run.judging import Judge, should_stop
 from draftsmith.run.pace import Pace
 from draftsmith.run.rounds import batches_of, rounds
@@ -45,7 +46,7 @@ def learn(
     middle of an update has left `state.is_torn`.)
     """
     config, peers, judge = work.config, work.peers, Judge(work, journal, stop)
-    watch, pace, news = _Stopwatch(state.seconds), Pace(peers), SimpleQueue[str]()
+    watch, pace, news = _Stopwatch(state.seconds), Pace(peers), _News(journal, peers)
     planned, same = (rounds(config, work.store, work.plans, state, peers.size) for _ in range(2))
     specs, on_stall = batches_of(peers.rank, planned), functools.partial(_journal_stall, journal)
     with (
@@ -58,10 +59,10 @@ def learn(
             where=work.where,
             workers=work.workers,
             on_stall=on_stall,
-            on_change=news.put,
+            on_change=news.tell,
         ) as stream,
         _shown(work, stream, journal),
-        _told(news, journal, peers) as tell,
+        closing(news),
     ):
         items, log = iter(stream), _StepLog(journal, stream, pace)
         _measure_if_due(judge, state, saver, stream, watch)  # a kill may have come before it was done
@@ -88,7 +89,7 @@ def learn(
                 state.seconds = watch.seconds()
                 pace.did(metrics[-1].grad_norm)
                 log.tell(metrics)
-                tell()
+                news.write()
                 _watch_out(state, metrics[-1], turn.specs[-1], journal)
                 _measure_if_due(judge, state, saver, stream, watch)
         log.tell(finish_step(state, config, peers))
@@ -129,22 +130,27 @@ def _shown(work: Workplace, stream: FeatureStream, journal: Journal) -> Iterator
         yield
 
 
-@contextmanager
-def _told(news: SimpleQueue[str], journal: Journal, peers: Peers) -> Iterator[Callable[[], None]]:
-    """What threads of the pipeline have said is told by this one: whenever it is asked to, and at the end."""
+class _News:
+    """What threads of the pipeline have to tell: at once for people, later for the journal, which is one thread's."""
 
-    def tell() -> None:
-        while not news.empty():
-            text = news.get()
-            if peers.leads:
-                warn(journal, text)
-            else:  # which has no journal, and shows nothing else
-                print(f"warning: rank {peers.rank}: {text}", file=sys.stderr)
+    def __init__(self, journal: Journal, peers: Peers) -> None:
+        self._journal, self._peers = journal, peers
+        self._unwritten = SimpleQueue[str]()
 
-    try:
-        yield tell
-    finally:
-        tell()
+    def tell(self, text: str) -> None:
+        """By any thread."""
+        self._unwritten.put(text)
+        if self._peers.leads:
+            Progress("warning").note(text)
+        else:  # nothing else of it is shown
+            print(f"warning: rank {self._peers.rank}: {redacted(text)}", file=sys.stderr)
+
+    def write(self) -> None:
+        """By the thread that trains."""
+        while not self._unwritten.empty():
+            self._journal.event("warning", text=self._unwritten.get())
+
+    close = write
 
 
 def warn(journal: Journal, text: str) -> None:
