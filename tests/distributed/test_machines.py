@@ -68,7 +68,7 @@ def on_ray(settings: list[str], run: Path) -> list[object]:
     """The page's last command, for processors: our settings come last, so they count."""
     export, command = commands("Many machines")[-1].split("\n", 1)
     assert export == "export RAY_AUTH_MODE=token"
-    draftsmith, train, _config, *its = shlex.split(command)
+    draftsmith, train, _config, *its = shlex.split(command.replace("\\\n", ""))
     assert (draftsmith, train) == ("draftsmith", "train")
     ours = ["device=cpu", "flow.target_devices=['cpu', 'cpu']", "flow.budget_bytes=33554432"]
     return [*DRAFTSMITH, train, CONFIGS / "tiny-cpu.toml", *its, *settings, *ours, f"run.dir={run}"]
