@@ -40,6 +40,7 @@ from draftsmith.streams import Workers, feature_stream, topology, workers_here
 from draftsmith.target import Target
 from draftsmith.training import TrainState, load_checkpoint, params_sha256, train_step
 from helpers import CONFIGS, Finished, draftsmith
+from processes import Training
 
 # Found, not imported: Ray reads how it is authenticated when it is. Where it is there and does not start, tests fail.
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="pip install 'draftsmith[ray]'")
@@ -283,25 +284,21 @@ def test_P3_targets_and_machines_that_die_change_nothing(nodes: Nodes, bench: Be
 
 def test_everything_ends_with_the_driver_and_listens_on_loopback_alone(settings: list[str], tmp_path: Path) -> None:
     run, before = tmp_path / "run", left_behind()
-    command = "from draftsmith.cli import main; main()"
-    arguments = ["train", CONFIGS / "tiny-cpu.toml", *settings, "train.max_steps=100000", f"run.dir={run}"]
-    with open(tmp_path / "err", "w") as err:
-        driver = subprocess.Popen(
-            [sys.executable, "-c", command, *map(str, arguments), "runtime=ray"], stderr=err, stdout=err
-        )
-    until(lambda: steps_of(run) > 3 or driver.poll() is not None, seconds=60)
-    assert driver.poll() is None, (tmp_path / "err").read_text()
+    more = ["train.max_steps=100000", f"run.dir={run}", "runtime=ray"]
+    driver = Training(["train", CONFIGS / "tiny-cpu.toml", *settings, *more], tmp_path / "err")
+    until(lambda: steps_of(run) > 3 or driver.wait(0) is not None, seconds=60)
+    assert driver.wait(0) is None, driver.said
     family = [psutil.Process(driver.pid), *psutil.Process(driver.pid).children(recursive=True)]
     listening = {c.laddr.ip for p in family for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN}
     (directory,) = {path for path in left_behind() - before if path.startswith("/tmp/")}
     token = Path(directory) / "token"
     secret, mode = token.read_text(), token.stat().st_mode
-    driver.kill()
+    os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
     until(lambda: not left_behind() - before, seconds=10)
     assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
     assert mode & 0o777 == 0o600
-    assert f"draftsmith train {run} --resume" in (tmp_path / "err").read_text()
+    assert f"draftsmith train {run} --resume" in driver.said
     written = [path.read_bytes() for path in [*run.rglob("*"), tmp_path / "err"] if path.is_file()]
     assert not any(secret.encode() in text for text in written), "P16"
     until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family), seconds=10)

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from chaos import Ending, Executed, Training, ending_of, leftovers, lines_of, processes_of_group, wait_until
+from chaos import Ending, ending_of, leftovers, lines_of, processes_of_group, wait_until
 
 from draftsmith.config import load_config
 from draftsmith.data import TokenStore
 from draftsmith.run.opening import plan_epoch, specs_of
 from helpers import CONFIGS
+from processes import Executed, Training
 
 SEED = int(os.environ.get("CHAOS_SEED", "6"))
 NUM_STEPS = 20

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos import Training, ending_of, events_of, leftovers, lines_of, stop_after, wait_until
+from chaos import ending_of, events_of, leftovers, lines_of, stop_after, wait_until
 
 import draftsmith.run.loop as loop_module
 from draftsmith.errors import DataError
 from draftsmith.training import TrainState, load_checkpoint, newest_checkpoint
 from helpers import CONFIGS, Finished, draftsmith
+from processes import Training
 
 TINY = CONFIGS / "tiny-cpu.toml"
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from chaos import Executed
 
 from draftsmith.errors import CheckpointError, ConfigError
 from draftsmith.files import write_manifest
@@ -17,6 +16,7 @@ from draftsmith.redaction import redacted
 from draftsmith.target import Target
 from draftsmith.training import TrainState, newest_checkpoint, open_checkpoint, take_snapshot, write_snapshot
 from helpers import CONFIGS, draftsmith, new_drafter, tiny_config
+from processes import Executed
 
 TINY = CONFIGS / "tiny-cpu.toml"
 TOKENS = {
