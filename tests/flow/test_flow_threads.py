@@ -333,3 +333,17 @@ def test_all_threads_are_ready_before_any_work_begins() -> None:
 def test_a_thread_that_cannot_begin_stops_the_pipeline() -> None:
     with pytest.raises(StageError, match="ZeroDivisionError"), Pipeline("run") as pipeline:
         list(pipeline.stage("first", [waiting(0)], pipeline.source("plan", range(4)), begin=lambda: 1 // 0))
+
+
+def test_P10_who_is_in_a_hurry_does_not_wait_long_for_a_worker_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a target on a machine that does not answer."""
+    monkeypatch.setattr("draftsmith.flow.pipeline.AFTER_STALL_S", 0.1)
+    gate, began = threading.Event(), time.monotonic()
+    with pytest.raises(KeyboardInterrupt), Pipeline("run", stop_s=600) as pipeline:  # noqa: PT012
+        next(iter(pipeline.stage("work", [lambda i: i and gate.wait(60)], pipeline.source("numbers", range(3)))))
+        raise KeyboardInterrupt
+    assert time.monotonic() - began < 5
+    gate.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("run/"):
+            thread.join(10)

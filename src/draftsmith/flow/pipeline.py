@@ -25,7 +25,7 @@ from draftsmith.flow.watchdog import Watchdog
 T = TypeVar("T")
 U = TypeVar("U")
 MIN_ITEMS = 8
-AFTER_STALL_S = 5.0  # a worker that hangs has been waited for already
+AFTER_STALL_S = 5.0  # a worker that hangs has been waited for already, by the watchdog or by who presses Ctrl-C again
 
 
 class Output(Generic[T]):
@@ -171,7 +171,8 @@ class Pipeline:
         if self._watchdog is not None:
             self._watchdog.stop()
             take_back()
-        stop_s = self._stop_s if self._crew.aborted is None else min(self._stop_s, AFTER_STALL_S)
+        in_a_hurry = self._crew.aborted is not None or isinstance(error, KeyboardInterrupt)
+        stop_s = min(self._stop_s, AFTER_STALL_S) if in_a_hurry else self._stop_s
         stuck = self._crew.leave(stop_s)
         if isinstance(error, Hung) and self._stalled is not None:
             raise self._stalled from error
