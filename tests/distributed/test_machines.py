@@ -79,12 +79,24 @@ def ended(process: subprocess.Popen[str], seconds: float = 240) -> str:
     return said
 
 
+def done(machine: Machine, *command: object) -> str:
+    """What a command said that must succeed."""
+    started = machine.start(*command)
+    said = ended(started)
+    assert started.returncode == 0, said
+    return said
+
+
 def until(condition: Callable[[], Any], process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 120
     while not condition():
         assert process.poll() is None, ended(process)
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def has_actors(machine: Machine) -> bool:
+    return re.search(rb"ray::(Rank|Function)Actor", machine.processes()) is not None
 
 
 def num_lines(path: Path) -> int:
@@ -112,9 +124,7 @@ def test_a_machine_that_is_switched_off_changes_nothing(
     """A rank was on it, and perhaps targets. Meanwhile the directory of the run is refused to other machines."""
     longer = [*settings, "train.max_steps=400", "checkpoint.every_steps=20"]
     alone, run = tmp_path / "alone", tmp_path / "run"
-    started = cluster[0].start(*DRAFTSMITH, *words(longer, alone))
-    said = ended(started)
-    assert started.returncode == 0, said
+    done(cluster[0], *DRAFTSMITH, *words(longer, alone))
     started = cluster[0].start(*on_ray(longer, run))
     until(lambda: num_lines(run / "samples.jsonl") > 50, started)
     second = cluster[1].start(*DRAFTSMITH, *words(longer, run))
@@ -137,9 +147,7 @@ def test_a_machine_that_is_switched_off_changes_nothing(
 def test_tune_names_the_machine_of_each_rank(cluster: list[Machine], settings: list[str]) -> None:
     arguments = on_ray(settings, Path("unused"))
     arguments[arguments.index("train")] = "tune"
-    started = cluster[0].start(*arguments, "--batches", 2)
-    said = ended(started)
-    assert started.returncode == 0, said
+    said = done(cluster[0], *arguments, "--batches", 2)
     assert len({machine.name for machine in cluster if re.search(rf"\b{machine.name}\b", said)}) == 2, said
 
 
@@ -148,22 +156,18 @@ def test_when_the_machine_of_the_driver_is_switched_off_all_ends_and_another_mac
 ) -> None:
     longer = [*settings, "train.max_steps=100", "checkpoint.every_steps=10"]
     alone, run = tmp_path / "alone", tmp_path / "run"
-    started = cluster[0].start(*DRAFTSMITH, *words(longer, alone))
-    said = ended(started)
-    assert started.returncode == 0, said
+    done(cluster[0], *DRAFTSMITH, *words(longer, alone))
     others = cluster[:2]
     started = cluster[2].start(*on_ray(longer, run))
     until(lambda: num_lines(run / "samples.jsonl") > 20, started)
-    assert any(b"ray::" in machine.processes() for machine in others)
+    assert any(has_actors(machine) for machine in others)
     cluster[2].switch_off()
     assert started.wait() != 0
     began = time.monotonic()
-    while any(b"ray::RankActor" in each or b"ray::FunctionActor" in each for each in map(Machine.processes, others)):
+    while any(map(has_actors, others)):
         assert time.monotonic() - began < 120
         time.sleep(0.5)
     assert num_lines(run / "samples.jsonl") < num_lines(alone / "samples.jsonl"), "it was stopped"
-    resumed = cluster[1].start(*on_ray(longer, run), "--resume")
-    said = ended(resumed)
-    assert resumed.returncode == 0, said
+    done(cluster[1], *on_ray(longer, run), "--resume")
     assert hash_of(run) == hash_of(alone)
     assert (run / "samples.jsonl").read_bytes() == (alone / "samples.jsonl").read_bytes()

@@ -277,7 +277,7 @@ def test_P3_targets_and_machines_that_die_change_nothing(nodes: Nodes, bench: Be
             for kill in kills:
                 kill.join()
             nodes.grow()
-        assert num_retries >= num_kills // 4, "somebody was busy when it was killed"
+        assert num_retries >= 1, "somebody was busy when it was killed"
         free = ray.cluster_resources()["object_store_memory"]
         until(lambda: ray.available_resources()["object_store_memory"] == free)
 

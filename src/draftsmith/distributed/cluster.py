@@ -113,7 +113,7 @@ def ray_at(address: str) -> Iterator[Sequence[Machine]]:
     """The cluster at host:port, and its machines. Raises ConfigError if it does not answer, as a rule within 10 s."""
     _insist_on_token()
     numbers = _probe(address)
-    _ask(numbers)
+    _ask(address, numbers)
     import ray
 
     with _signals_kept(), _environment(RAY_USAGE_STATS_ENABLED="0"):
@@ -163,7 +163,7 @@ def _probe(address: str) -> str:
         raise _silent(address, first_line(error)) from None
 
 
-def _ask(address: str) -> None:
+def _ask(address: str, numbers: str) -> None:
     """Ask who the cluster is, in a process of its own: Ray ends the one that asks without a token.
 
     Raises ConfigError if the cluster has another token, or does not tell. Where Ray can no longer be asked in this way,
@@ -171,7 +171,7 @@ def _ask(address: str) -> None:
     """
     try:
         asked = subprocess.run(
-            [sys.executable, "-c", ASKING, address],
+            [sys.executable, "-c", ASKING, numbers],
             env={**os.environ, "RAY_py_gcs_connect_timeout_s": f"{ANSWER_S:.0f}"},
             capture_output=True,
             text=True,

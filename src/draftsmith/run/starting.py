@@ -24,14 +24,11 @@ def train(config: RunConfig, *, name: str, resume: bool = False) -> dict[str, An
     A run directory that holds an unfinished run is gone on with; `resume` insists on that. Raises Interrupted if a
     signal ended it early.
     """
-    check_sinks(config.observe.sinks)
-    seat = seat_of(os.environ)
-    check_starter(config, seat)
-    if config.runtime == "ray":
-        return launch_on_ray(config, name=name, resume=resume)
-    if seat is None and config.distributed.num_processes > 1:
-        return launch(config, name=name, resume=resume)
-    return train_at(config, seat or Seat(), name=name, resume=resume)
+    seat = _seat_here(config)
+    if seat is not None:
+        return train_at(config, seat, name=name, resume=resume)
+    check_sinks(config.observe.sinks)  # ranks do as well, but they would have to be started first
+    return (launch_on_ray if config.runtime == "ray" else launch)(config, name=name, resume=resume)
 
 
 def tune(config: RunConfig, *, num_batches: int) -> str | None:
@@ -40,11 +37,16 @@ def tune(config: RunConfig, *, num_batches: int) -> str | None:
     Ranks measure at the same time, as they will train, and their report is of all of them together; None on those that
     do not lead.
     """
+    seat = _seat_here(config)
+    return _tune_elsewhere(config, num_batches) if seat is None else measure_at(config, seat, num_batches=num_batches)
+
+
+def _seat_here(config: RunConfig) -> Seat | None:
+    """The seat of this process; None if it is to start those that have one."""
     seat = seat_of(os.environ)
     check_starter(config, seat)
-    if seat is None and (config.runtime == "ray" or config.distributed.num_processes > 1):
-        return _tune_elsewhere(config, num_batches)
-    return measure_at(config, seat or Seat(), num_batches=num_batches)
+    starts_others = config.runtime == "ray" or config.distributed.num_processes > 1
+    return seat or (None if starts_others else Seat())
 
 
 def _tune_elsewhere(config: RunConfig, num_batches: int) -> str:
